@@ -1,0 +1,100 @@
+"""Steady-state analysis of episodic reinforcement learning.
+
+The endless loop of episodes in which an agent learns has one steady state; steadyrl computes it, says when data
+is at it, and brings environments to it. Start with `steadyrl check FrozenLake-v1` on the command line, or:
+
+    >>> import steadyrl
+    >>> process = steadyrl.LearningProcess.from_gymnasium("FrozenLake-v1")
+    >>> policy = steadyrl.uniform_policy(process)
+    >>> round(steadyrl.average_episode_length(process, policy), 3)
+    8.673
+"""
+
+from importlib.metadata import version
+
+from steadyrl import errors, gallery
+from steadyrl.conditions import EpisodicCheck, check_episodic
+from steadyrl.errors import (
+    DiscountError,
+    FileFormatError,
+    MissingExtraError,
+    MixingTimeError,
+    NotEpisodicError,
+    PerturbationError,
+    PolicyError,
+    ProcessError,
+    SteadyrlError,
+)
+from steadyrl.gradients import (
+    GradientBias,
+    classic_gradient,
+    gradient_bias,
+    policy_gradient,
+    steady_state_policy_gradient,
+)
+from steadyrl.mixing import distances, marginals, mixing_time, spectral_gap, total_variation
+from steadyrl.perturbation import (
+    CoupledSample,
+    Perturbation,
+    coupled_sampling,
+    perturb,
+    renumber,
+    sample_path,
+)
+from steadyrl.process import LearningProcess
+from steadyrl.stationary import (
+    average_episode_length,
+    expected_visits,
+    mean_recurrence_times,
+    period,
+    stationary_distribution,
+)
+from steadyrl.tabular import repeat_policy, softmax_policy, uniform_policy
+from steadyrl.values import action_values, episode_performance, state_values, steady_state_performance
+
+__version__ = version("steadyrl")
+
+__all__ = [
+    "CoupledSample",
+    "DiscountError",
+    "EpisodicCheck",
+    "FileFormatError",
+    "GradientBias",
+    "LearningProcess",
+    "MissingExtraError",
+    "MixingTimeError",
+    "NotEpisodicError",
+    "Perturbation",
+    "PerturbationError",
+    "PolicyError",
+    "ProcessError",
+    "SteadyrlError",
+    "action_values",
+    "average_episode_length",
+    "check_episodic",
+    "classic_gradient",
+    "coupled_sampling",
+    "distances",
+    "episode_performance",
+    "errors",
+    "expected_visits",
+    "gallery",
+    "gradient_bias",
+    "marginals",
+    "mean_recurrence_times",
+    "mixing_time",
+    "period",
+    "perturb",
+    "policy_gradient",
+    "renumber",
+    "repeat_policy",
+    "sample_path",
+    "softmax_policy",
+    "spectral_gap",
+    "state_values",
+    "stationary_distribution",
+    "steady_state_performance",
+    "steady_state_policy_gradient",
+    "total_variation",
+    "uniform_policy",
+]

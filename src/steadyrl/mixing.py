@@ -1,0 +1,242 @@
+"""How the state's distribution approaches the steady state, step by step.
+
+    rho^(t+1) = rho^(t) M_pi,    distance(t) = TV(rho^(t), rho)
+
+For the process as given the distance never increases, so the mixing time is where it first falls below the
+tolerance. It never does where the process is periodic: all mass then moves through the d cyclic classes
+together, and the distance stays at 1 - 1/d or above.
+
+With a time limit the state carries its age, the steps since the episode's start, and the distance follows from the
+episode lengths alone (the renewal view): rho^(t)(s at age k) = v(t - k) P(at age k in s), where v(t) is the
+probability that an episode ends at t.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse.linalg import ArpackNoConvergence, eigs
+
+from steadyrl import layers
+from steadyrl.chain import EpisodeChain, episode_chain, induced_chain
+from steadyrl.errors import MixingTimeError
+from steadyrl.process import LearningProcess
+from steadyrl.stationary import period, visits_of
+
+Array = NDArray[np.float64]
+
+_DENSE = 400  # states up to which powers of M_pi are cheap
+_PATIENCE = 5_000  # steps to take one by one before powers of M_pi are used
+
+
+def total_variation(p: ArrayLike, q: ArrayLike) -> float:
+    """Return half the sum of |p - q|, the largest difference in the probability of any event.
+
+    Example:
+        >>> total_variation([0.5, 0.5, 0.0], [0.5, 0.25, 0.25])
+        0.25
+    """
+    return float(0.5 * np.abs(np.asarray(p, dtype=float) - np.asarray(q, dtype=float)).sum())
+
+
+def marginals(process: LearningProcess, policy: ArrayLike, steps: int) -> Array:
+    """Return rho^(0), ..., rho^(steps) as rows [steps + 1, S], from the initial distribution on.
+
+    Example:
+        >>> from steadyrl import gallery
+        >>> marginals(*gallery.state_sweep(3), steps=2).tolist()
+        [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+    if steps < 0:
+        raise MixingTimeError(f"steps is {steps}; it must be 0 or more")
+    forward = induced_chain(process, policy).T.tocsr()
+    result = np.empty((steps + 1, process.n_states))
+    result[0] = process.initial
+    for t in range(steps):
+        result[t + 1] = forward @ result[t]
+    return result
+
+
+def distances(
+    process: LearningProcess, policy: ArrayLike, steps: int, *, given_not_null: bool = False
+) -> Array:
+    """Return TV(rho^(t), rho) for t = 0, ..., steps.
+
+    Args:
+        process: the learning process.
+        policy: [S, A].
+        steps: the last time.
+        given_not_null: for a perturbed process, compare what is left after null states are thrown away.
+    """
+    stream = _Distances(episode_chain(process, policy), given_not_null)
+    return np.array([distance for _, (distance, _) in zip(range(steps + 1), stream, strict=False)])
+
+
+def mixing_time(
+    process: LearningProcess,
+    policy: ArrayLike,
+    tolerance: float = 0.01,
+    *,
+    given_not_null: bool = False,
+    max_steps: int = 10_000_000,
+) -> float:
+    """Return the first time from which TV(rho^(t), rho) stays below the tolerance; inf if there is none.
+
+    Args:
+        process: the learning process.
+        policy: [S, A].
+        tolerance: a distance above 0 and at most 1.
+        given_not_null: for a perturbed process, compare rho^(t) and rho given that the state is not null, which is
+            how perturbed data is used. That distance may rise again; the time returned is after it last does.
+        max_steps: where to give up; up to 400 states any number of steps is found by powers of M_pi.
+
+    Raises:
+        MixingTimeError: if the distance is still above the tolerance after max_steps.
+
+    Example:
+        >>> from steadyrl import gallery
+        >>> mixing_time(*gallery.state_sweep(5))
+        inf
+    """
+    if not 0 < tolerance <= 1:
+        raise MixingTimeError(f"tolerance is {tolerance!r}; it must be a distance above 0 and at most 1")
+    if tolerance <= 1 - 1 / period(process, policy):
+        return math.inf
+    chain = episode_chain(process, policy)
+    stream = _Distances(chain, given_not_null)
+    powers = not given_not_null and process.n_states <= _DENSE
+    above = -1
+    for t, (distance, later) in enumerate(stream):
+        if distance >= tolerance:
+            above = t
+        if later < tolerance:
+            return above + 1
+        if powers and t == _PATIENCE:
+            return _by_powers(chain, stream.rho, tolerance)
+        if t >= max_steps:
+            break
+    raise MixingTimeError(
+        f"the distance to the steady state is still {distance:.3g} after {max_steps} steps, above the tolerance {tolerance}; "
+        "raise max_steps, or perturb the process, which brings it down within a few average episode lengths"
+    )
+
+
+def spectral_gap(process: LearningProcess, policy: ArrayLike) -> float:
+    """Return 1 - |second largest eigenvalue| of M_pi among reachable states: 0 where periodic.
+
+    The distance falls at the rate (1 - gap)^t in the long run. Computed in full up to 2,000 states; beyond, an
+    estimate by Arnoldi iteration.
+
+    Example:
+        >>> from steadyrl import gallery
+        >>> spectral_gap(*gallery.state_sweep(5))
+        0.0
+    """
+    chain = episode_chain(process, policy)
+    if period(process, policy) > 1:
+        return 0.0
+    kept = np.flatnonzero(chain.reachable)
+    matrix = chain.matrix[kept][:, kept]
+    if len(kept) <= 2000:
+        sizes = np.sort(np.abs(np.linalg.eigvals(matrix.toarray())))
+        return float(1 - sizes[-2]) if len(sizes) > 1 else 1.0
+    start = np.random.default_rng(0).random(len(kept))
+    try:
+        found = eigs(matrix.T, k=4, which="LM", v0=start, return_eigenvectors=False)
+    except ArpackNoConvergence as error:
+        found = error.eigenvalues
+        if len(found) < 2:
+            raise MixingTimeError(
+                f"Arnoldi iteration found no second eigenvalue of this {len(kept)}-state chain; its mixing_time is exact"
+            ) from error
+    return float(1 - np.sort(np.abs(found))[-2])
+
+
+class _Distances:
+    """Iterates over (distance at t, a bound on the distance at t and ever after), t = 0, 1, ..."""
+
+    def __init__(self, chain: EpisodeChain, given_not_null: bool) -> None:
+        visits = visits_of(chain)
+        self.rho = visits / visits.sum()
+        self._chain = chain
+        self._given_not_null = given_not_null and bool(chain.process.null_states.any())
+
+    def __iter__(self) -> Iterator[tuple[float, float]]:
+        if self._chain.process.layers is not None:
+            yield from _layered_distances(self._chain.process.layers, self._chain.policy, self.rho)
+            return
+        forward = self._chain.matrix.T.tocsr()
+        real = ~self._chain.process.null_states
+        now = self._chain.process.initial
+        share = self.rho[real].sum()
+        while True:
+            distance = total_variation(now, self.rho)
+            if self._given_not_null:
+                # |p/|p| - r/|r|| <= (|p - r| + ||p| - |r||) / |r|, which is the full distance over |r|.
+                mass = now[real].sum()
+                given = total_variation(now[real] / mass, self.rho[real] / share) if mass > 0 else 1.0
+                yield given, distance / share
+            else:
+                yield distance, distance
+            now = forward @ now
+
+
+def _layered_distances(parts: layers.Layers, policy: Array, rho: Array) -> Iterator[tuple[float, float]]:
+    """Yield the distance at t = 0, 1, ... of a time-limited process, from its episode lengths."""
+    n, limit = len(parts.inside), parts.limit
+    alive = layers.visits(parts, policy)[: (limit + 1) * n].reshape(limit + 1, n)
+    survive = alive.sum(axis=1)  # P(T > k), k = 1, ..., limit + 1: still inside after k transitions
+    by_end = _end_probabilities(parts, policy, alive)  # [age, terminal state] of those that were not cut
+    mean = 1 / rho[limit * n :].sum()
+    lengths = np.append(by_end.sum(axis=1), 0.0)
+    lengths[limit] += survive[-1]  # index k - 1 holds P(T = k); cut episodes have T = limit + 1
+    initial = parts.base.initial[parts.outside_states]
+    stationary_ends = rho[(limit + 1) * n :]
+    recent = np.zeros(limit + 1)  # v(t - 1), v(t - 2), ..., v(t - limit - 1)
+    v = 1.0
+    at_start = 0.5 * (rho[: (limit + 1) * n].sum() + np.abs(initial - stationary_ends).sum())
+    yield at_start, at_start
+    while True:
+        recent = np.append(v, recent[:-1])
+        v = float(lengths[: limit + 1] @ recent)
+        inside = np.abs(recent - 1 / mean) @ survive
+        ends = np.abs(recent[: len(by_end)] @ by_end - stationary_ends).sum()
+        distance = 0.5 * float(inside + ends)
+        yield distance, distance
+
+
+def _end_probabilities(parts: layers.Layers, policy: Array, alive: Array) -> Array:
+    """Return P(T = k, ends in s) for k = 1, ..., limit + 1 and the base's terminal states s."""
+    n, limit = len(parts.inside), parts.limit
+    result = np.zeros((limit + 1, len(parts.outside_states)))
+    result[0] = parts.start_out
+    by_layer = policy[: limit * n].reshape(limit, n, -1)
+    for action, matrix in enumerate(parts.ending):
+        result[1:] += (matrix.T @ (alive[:limit] * by_layer[:, :, action]).T).T
+    return result
+
+
+def _by_powers(chain: EpisodeChain, rho: Array, tolerance: float) -> float:
+    """Return the mixing time by doubling: the distance never increases, so bisection is exact."""
+    powers = [chain.matrix.toarray()]
+    start = chain.process.initial
+
+    def above(distribution: Array) -> bool:
+        return total_variation(distribution, rho) >= tolerance
+
+    while above(start @ powers[-1]):
+        if len(powers) > 62:
+            raise MixingTimeError(
+                f"the distance is above the tolerance {tolerance} even after 2^62 steps: either it mixes more slowly than "
+                "that, or the tolerance is below the precision of the arithmetic"
+            )
+        powers.append(powers[-1] @ powers[-1])
+    now, t = start, 0
+    for exponent in reversed(range(len(powers) - 1)):
+        ahead = now @ powers[exponent]
+        if above(ahead):
+            now, t = ahead, t + 2**exponent
+    return t + 1

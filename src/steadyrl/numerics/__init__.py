@@ -1,0 +1,1 @@
+"""Numerical algorithms that know nothing of reinforcement learning: arrays in, arrays out."""

@@ -1,0 +1,96 @@
+"""Models of Gymnasium's toy-text environments, as learning processes.
+
+Such an environment carries `P[state][action] = [(probability, next state, reward, terminated), ...]` and
+`initial_state_distrib`. Gymnasium's states keep their numbers; what ends an episode becomes a state of
+its own, since the same number may also occur in mid-episode (in Taxi, a passenger dropped at the
+destination ends the episode, but the taxi can also stand there before).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from steadyrl.errors import ProcessError
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Model:
+    """The arrays of a learning process."""
+
+    transitions: list[Any]
+    rewards: Array
+    initial: Array
+    names: list[str]
+
+
+def read_model(
+    env_or_id: Any, time_limit: Literal["spec"] | int | None, make_arguments: dict[str, Any]
+) -> tuple[Model, int | None]:
+    """Return the model of an environment and the time limit to put on it."""
+    import gymnasium
+
+    if isinstance(time_limit, str) and time_limit != "spec":
+        raise ProcessError(f'time_limit is {time_limit!r}; it must be "spec", None, or a number of actions')
+    if isinstance(env_or_id, gymnasium.Env):
+        if make_arguments:
+            raise ProcessError(f"{sorted(make_arguments)} are for gymnasium.make and need an id, not an Env")
+        env, made = env_or_id, False
+    else:
+        env, made = gymnasium.make(env_or_id, **make_arguments), True
+    try:
+        if time_limit == "spec":
+            limit = None if env.spec is None else env.spec.max_episode_steps
+        else:
+            limit = time_limit
+        table = getattr(env.unwrapped, "P", None)
+        start = getattr(env.unwrapped, "initial_state_distrib", None)
+        if table is None or start is None:
+            raise ProcessError(
+                f"{env} carries no model: its unwrapped object needs P[state][action] and initial_state_distrib, as "
+                "Gymnasium's toy-text environments have; for others, build LearningProcess from arrays, or diagnose "
+                "the environment from its episodes"
+            )
+        return _convert(table, np.asarray(start, dtype=float)), limit
+    finally:
+        if made:
+            env.close()
+
+
+def _convert(table: Any, start: Array) -> Model:
+    n, n_actions = len(table), len(table[0])
+    entries = np.array(
+        [
+            (state, action, probability, after, reward, terminated)
+            for state in range(n)
+            for action in range(n_actions)
+            for probability, after, reward, terminated in table[state][action]
+        ],
+        dtype=float,
+    )
+    state, action, after = (entries[:, i].astype(np.int64) for i in (0, 1, 3))
+    probability, reward, terminated = entries[:, 2], entries[:, 4], entries[:, 5] > 0
+    ends = np.unique(after[terminated & (probability > 0)])
+    terminals = max(len(ends), 1)  # an episode that never ends still has a start
+    target = after.copy()
+    target[terminated] = n + np.searchsorted(ends, after[terminated])
+    used = probability > 0
+    rewards = np.zeros((n + terminals, n_actions))
+    np.add.at(rewards, (state, action), probability * reward)
+    reset = sp.csr_array(np.tile(np.append(start, np.zeros(terminals)), (terminals, 1)))
+    transitions = []
+    for a in range(n_actions):
+        here = used & (action == a)
+        onward = sp.coo_array((probability[here], (state[here], target[here])), (n, n + terminals))
+        transitions.append(sp.vstack([onward, reset]).tocsr())
+    initial = np.zeros(n + terminals)
+    initial[n] = 1.0
+    names = [str(s) for s in range(n)]
+    names += [f"{s} terminated" for s in ends] if len(ends) else ["start"]
+    return Model(transitions, rewards, initial, names)
