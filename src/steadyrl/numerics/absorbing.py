@@ -84,9 +84,7 @@ class AbsorbingChain:
             triangle = a.T.tocsr() if left else a
             parts = [np.maximum(rhs, 0), np.maximum(-rhs, 0)] if rhs.min(initial=0) < 0 else [rhs]
             # Signs apart: then nothing is ever subtracted.
-            solved = spsolve_triangular(
-                triangle, np.column_stack([part[order] for part in parts]), lower=left
-            )
+            solved = spsolve_triangular(triangle, np.column_stack([part[order] for part in parts]), lower=left)
             result = np.empty(self._n)
             result[order] = solved[:, 0] - solved[:, 1] if len(parts) == 2 else solved[:, 0]
             return result
@@ -145,8 +143,10 @@ class AbsorbingChain:
     ) -> Array | None:
         """Improve solve(rhs) until rounding stops it; None if there is not even a first solution."""
         y = solve(rhs, _KRYLOV_RTOL[0])
+        if y is None:
+            return None
         last = np.inf
-        for _ in range(_REFINEMENTS if y is not None else 0):
+        for _ in range(_REFINEMENTS):
             r = residual(y, rhs)
             correction = solve(r, _KRYLOV_RTOL[1]) if r.any() else None
             if correction is None:
@@ -169,9 +169,10 @@ class AbsorbingChain:
 
     def _left_residual(self, x: Array, b: Array) -> Array:
         """Return b - x A, with the one sum that is known better: what enters must leave."""
-        r: Array = b + x @ self._off - x * self._total
+        r = b + x @ self._off - x * self._total
         surplus = r.sum() - (b.sum() - x @ self._leave)
-        return r - x * (surplus / x.sum())
+        balanced: Array = r - x * (surplus / x.sum())
+        return balanced
 
 
 def _topological_order(graph: Any) -> NDArray[np.int64] | None:
@@ -197,8 +198,6 @@ def _envelope_work(graph: Any) -> float:
     position[order] = np.arange(n)
     nonempty = np.diff(pattern.indptr) > 0
     first = np.arange(n)
-    first[nonempty] = np.minimum.reduceat(
-        position[pattern.indices], pattern.indptr[:-1][nonempty]
-    )
+    first[nonempty] = np.minimum.reduceat(position[pattern.indices], pattern.indptr[:-1][nonempty])
     width = np.maximum(position - first, 0).astype(float)
     return float(width @ width)
