@@ -123,7 +123,7 @@ def test_multigrid_factorisation_and_elimination_agree(shape, monkeypatch):
 
 def test_expanders_are_solved_without_coarse_levels(monkeypatch):
     rng = np.random.default_rng(1)
-    n = 20_000
+    n = 60_000
     columns = np.concatenate([rng.permutation(n) for _ in range(6)])
     within = sp.csr_array((np.full(6 * n, 0.99 / 6), (np.tile(np.arange(n), 6), columns)), (n, n))
     leave = np.full(n, 0.01)
