@@ -35,7 +35,7 @@ DENSE_STATES = 1500
 _ENVELOPE_WORK = 1e10  # multiplications of a banded factorisation, above which multigrid goes first
 _REFINEMENTS = 4
 _KRYLOV_RTOL = (1e-9, 1e-5)  # of the first multigrid solve, and of each refinement
-_ROUNDING = 1e-14  # a relative change at which refinement has nothing left to gain
+_LAST_CHANGE = 1e-9  # a relative change after which refinement, itself right to 1e-5, has nothing left to gain
 
 _Solve = Callable[[Array], Array]
 
@@ -45,7 +45,7 @@ class AbsorbingChain:
 
     def __init__(self, within: Any, leave: Array) -> None:
         off = sp.csr_array(within, dtype=float, copy=True)
-        off.setdiag(0.0)
+        off.data[off.indices == np.repeat(np.arange(off.shape[0]), np.diff(off.indptr))] = 0.0
         off.eliminate_zeros()
         off.sort_indices()
         self._off = off
@@ -120,7 +120,7 @@ class AbsorbingChain:
             residual = self._left_residual if left else self._right_residual
 
             def approximate(r: Array, rtol: float) -> Array | None:
-                return multigrid.solve(hierarchy, r, left=left, rtol=rtol)
+                return multigrid.solve(hierarchy.transposed if left else hierarchy, r, rtol=rtol)
 
             def solve(rhs: Array) -> Array:
                 y = None if fallback else self._refine(rhs, approximate, residual)
@@ -156,7 +156,7 @@ class AbsorbingChain:
                 break
             y = y + correction
             last = change
-            if change < _ROUNDING:
+            if change < _LAST_CHANGE:
                 break
         return y
 
