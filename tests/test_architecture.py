@@ -28,6 +28,7 @@ ORDER = [
     "values",
     "gradients",
     "perturbation",
+    "renewal",
     "gallery",
     "summary",
     "figures",

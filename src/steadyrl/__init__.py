@@ -17,6 +17,7 @@ from steadyrl.conditions import EpisodicCheck, check_episodic
 from steadyrl.errors import (
     DiscountError,
     FileFormatError,
+    LengthsError,
     MissingExtraError,
     MixingTimeError,
     NotEpisodicError,
@@ -42,6 +43,7 @@ from steadyrl.perturbation import (
     sample_path,
 )
 from steadyrl.process import LearningProcess
+from steadyrl.renewal import EpisodeLengths, phase_distance, phase_mixing_time, renewal_sequence
 from steadyrl.stationary import (
     average_episode_length,
     expected_visits,
@@ -57,10 +59,12 @@ __version__ = version("steadyrl")
 __all__ = [
     "CoupledSample",
     "DiscountError",
+    "EpisodeLengths",
     "EpisodicCheck",
     "FileFormatError",
     "GradientBias",
     "LearningProcess",
+    "LengthsError",
     "MissingExtraError",
     "MixingTimeError",
     "NotEpisodicError",
@@ -85,7 +89,10 @@ __all__ = [
     "mixing_time",
     "period",
     "perturb",
+    "phase_distance",
+    "phase_mixing_time",
     "policy_gradient",
+    "renewal_sequence",
     "renumber",
     "repeat_policy",
     "sample_path",

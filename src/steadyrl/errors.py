@@ -26,6 +26,10 @@ class PerturbationError(SteadyrlError):
     """The perturbation is not a distribution of detours at episode start."""
 
 
+class LengthsError(SteadyrlError):
+    """The numbers given are not a distribution, or a sample, of episode lengths."""
+
+
 class NotEpisodicError(SteadyrlError):
     """Definition 1 fails: no terminal states, or episodes that do not end."""
 
