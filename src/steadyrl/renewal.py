@@ -215,7 +215,8 @@ def phase_mixing_time(
         steps *= 4
     raise MixingTimeError(
         f"the phase distance is still above {tolerance} after {steps // 4} steps "
-        f"({steps // 4 / lengths.mean:.3g} average episode lengths): in practice it never mixes; perturb or stagger the episodes' starts"
+        f"({steps // 4 / lengths.mean:.3g} average episode lengths): "
+        "in practice it never mixes; perturb or stagger the episodes' starts"
     )
 
 
