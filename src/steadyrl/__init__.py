@@ -15,6 +15,7 @@ from importlib.metadata import version
 from steadyrl import errors, gallery
 from steadyrl.conditions import EpisodicCheck, check_episodic
 from steadyrl.errors import (
+    AccuracyError,
     DiscountError,
     FileFormatError,
     LengthsError,
@@ -57,6 +58,7 @@ from steadyrl.values import action_values, episode_performance, state_values, st
 __version__ = version("steadyrl")
 
 __all__ = [
+    "AccuracyError",
     "CoupledSample",
     "DiscountError",
     "EpisodeLengths",

@@ -38,6 +38,10 @@ class MixingTimeError(SteadyrlError):
     """The mixing time was not found within the permitted steps or precision."""
 
 
+class AccuracyError(SteadyrlError):
+    """The process is too stiff and too large for an answer with correct digits."""
+
+
 class FileFormatError(SteadyrlError):
     """The file is truncated, damaged, or was not written by steadyrl."""
 
