@@ -13,6 +13,7 @@ SOURCE = Path(steadyrl.__file__).parent
 ORDER = [
     "errors",
     "storage",
+    "arrays",
     "numerics.elimination",
     "numerics.multigrid",
     "numerics.graphs",

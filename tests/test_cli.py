@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from steadyrl import LearningProcess, average_episode_length, gallery, uniform_policy
+from steadyrl import LearningProcess, Perturbation, average_episode_length, gallery, perturb, uniform_policy
 
 
 def run(*arguments):
@@ -47,6 +47,7 @@ def test_check_json_has_stable_keys_and_every_residual_is_small():
         "episode_performance",
         "epsilon",
         "mixing_time",
+        "notes",
         "period",
         "perturbed_mixing_time",
         "steady_state_performance",
@@ -110,3 +111,34 @@ def test_help_teaches():
     assert "steadyrl check FrozenLake-v1 --plot mixing.png" in run("check", "--help").stdout
     assert "check" in run("--help").stdout
     assert run("--version").stdout.startswith("steadyrl 0.")
+
+
+def test_a_saved_process_takes_another_time_limit_or_none(tmp_path):
+    LearningProcess.from_gymnasium("FrozenLake-v1").save(tmp_path / "lake.npz")
+    for limit, expected in (("spec", 100), ("7", 7), ("500", 500), ("none", None)):
+        result = run("check", tmp_path / "lake.npz", "--time-limit", limit, "--json")
+        assert json.loads(result.stdout)["time_limit"] == expected
+
+
+def test_policy_files_of_other_kinds_are_refused(tmp_path):
+    process, policy = gallery.periodic()
+    process.save(tmp_path / "process.npz")
+    result = run("check", tmp_path / "process.npz", "--policy", tmp_path / "process.npz")
+    assert (result.returncode, "one named policy" in result.stderr) == (2, True)
+    np.savez(tmp_path / "many.npz", other=np.ones(3), policy=policy)
+    assert run("check", tmp_path / "process.npz", "--policy", tmp_path / "many.npz").returncode == 0
+
+
+def test_a_perturbed_process_is_checked_as_it_is(tmp_path):
+    perturbed = perturb(gallery.state_sweep(5)[0], Perturbation(0.5))
+    perturbed.save(tmp_path / "perturbed.npz")
+    found = json.loads(run("check", tmp_path / "perturbed.npz", "--json").stdout)["policy"]
+    assert found["average_episode_length"] == pytest.approx(6)
+    assert found["epsilon"] is None
+
+
+def test_a_slow_process_is_checked_in_no_time_and_says_so(tmp_path):
+    gallery.nearly_decomposable(1e-6)[0].save(tmp_path / "slow.npz")
+    result = run("check", tmp_path / "slow.npz")
+    assert "after 8,432,370 steps = 2.11 E[T]" in result.stdout
+    assert "As it is, the process comes within 0.01 of its steady state after 2.11" in " ".join(result.stdout.split())

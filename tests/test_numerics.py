@@ -181,7 +181,7 @@ def test_acyclic_chains_are_solved_by_substitution_in_any_numbering():
     np.testing.assert_allclose(chain.right(b), np.linalg.solve(dense, b), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(("n", "method"), [(20, "elimination"), (60, "factorisation")])
+@pytest.mark.parametrize(("n", "method"), [(20, "elimination"), (40, "factorisation")])
 def test_grid_random_walks_have_the_known_mean_time(n, method):
     # From corner to opposite corner of an n x n grid with reflecting sides; by symmetry of the walk (uniform
     # stationary distribution of the chain that restarts at the goal's row only) no closed form: compare with numpy.

@@ -15,6 +15,7 @@ from steadyrl import (
     episode_performance,
     gallery,
     mixing_time,
+    period,
     perturb,
     renumber,
     sample_path,
@@ -204,3 +205,44 @@ def test_sampling_is_reproducible_and_uses_only_its_generator():
     np.testing.assert_array_equal(one.zeta_plus, two.zeta_plus)
     with pytest.raises(PerturbationError, match="steps is -1"):
         coupled_sampling(process, policy, Perturbation(0.5), -1, rng=np.random.default_rng(9))
+
+
+def test_a_detour_may_leave_the_process_periodic_and_the_mixing_time_says_so():
+    process, _ = gallery.state_sweep(2)
+    perturbed = perturb(process, Perturbation.from_detour([0.5, 0, 0.5]))  # lengths 2 and 4
+    policy = uniform_policy(perturbed)
+    curve = distances(perturbed, policy, 100, given_not_null=True)
+    assert mixing_time(perturbed, policy, 0.6, given_not_null=True) == np.argmax(curve < 0.6)
+    assert mixing_time(perturbed, policy, 0.4, given_not_null=True) == np.inf
+    fixed = perturb(gallery.state_sweep(3)[0], Perturbation.from_detour([0, 0, 0, 1]))
+    assert mixing_time(fixed, uniform_policy(fixed), 0.9, given_not_null=True) == np.inf
+
+
+def test_long_mixing_times_given_not_null_are_the_last_crossing():
+    process, _ = gallery.state_sweep(40)
+    perturbed = perturb(process, Perturbation(0.1, recursive=False))
+    policy = uniform_policy(perturbed)
+    found = int(mixing_time(perturbed, policy, given_not_null=True))
+    assert found > 10_000  # so that powers of the chain were used
+    curve = distances(perturbed, policy, found + 2000, given_not_null=True)
+    assert (curve[found:] < 0.01).all()
+    assert curve[found - 1] >= 0.01
+
+
+def test_the_support_of_a_detour_survives_tiny_probabilities():
+    process, _ = gallery.state_sweep(2)
+    perturbed = perturb(process, Perturbation.from_detour([1e-17, 1]))
+    assert period(perturbed, uniform_policy(perturbed)) == 1
+
+
+def test_what_is_not_a_perturbation_is_refused():
+    process, policy = gallery.corridor()
+    with pytest.raises(PerturbationError, match="give a Perturbation"):
+        perturb(process, 0.5)
+    perturbed = perturb(process, Perturbation(0.5))
+    with pytest.raises(PerturbationError, match="already"):
+        coupled_sampling(perturbed, uniform_policy(perturbed), Perturbation(0.5), 3, rng=np.random.default_rng(0))
+    with pytest.raises(PerturbationError, match=r"steps is 2\.5"):
+        sample_path(process, policy, 2.5, rng=np.random.default_rng(0))
+    with pytest.raises(PerturbationError, match="real numbers"):
+        Perturbation.from_detour(["a"])

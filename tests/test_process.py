@@ -8,6 +8,7 @@ import scipy.sparse as sp
 
 from processes import random_process
 from steadyrl import (
+    AccuracyError,
     FileFormatError,
     LearningProcess,
     NotEpisodicError,
@@ -177,7 +178,7 @@ def test_a_reset_reward_that_depends_on_the_terminal_state_has_no_episode_perfor
     rewards = np.zeros((4, 2))
     rewards[3] = 2.0  # a reward for *leaving* the winning state, where one for arriving was meant
     odd = LearningProcess(process.transitions, rewards, process.initial, names=["loss", "decide", "pause", "win"])
-    with pytest.raises(ProcessError, match=r"0\.0 after terminal state loss, but 2\.0 after win"):
+    with pytest.raises(ProcessError, match=r"\[0\.0, 0\.0\] after loss, but \[2\.0, 2\.0\] after win"):
         episode_performance(odd, policy)
 
 
@@ -259,3 +260,110 @@ def test_a_failed_save_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
 def test_every_error_is_a_value_error_of_one_family():
     assert issubclass(ProcessError, SteadyrlError)
     assert issubclass(SteadyrlError, ValueError)
+
+
+def test_a_reset_reward_that_differs_has_no_perturbed_or_limited_process_either_unless_it_is_never_reached():
+    rows = [[0, 0, 1], [0, 0, 1], [0.5, 0.5, 0]]
+    process = LearningProcess([rows], [[1.0], [5.0], [0.0]], [1, 0, 0])
+    for refused in (lambda: perturb(process, Perturbation(0.5)), lambda: process.with_time_limit(3)):
+        with pytest.raises(ProcessError, match=r"\[1\.0\] after 0, but \[5\.0\] after 1"):
+            refused()
+    rows[2] = [1, 0, 0]  # state 1 still looks terminal, but no episode ends there
+    unreached = LearningProcess([rows], [[1.0], [5.0], [0.0]], [1, 0, 0])
+    assert episode_performance(unreached, uniform_policy(unreached)) == 1
+
+
+def test_states_that_are_never_reached_and_never_end_do_not_spoil_the_rest():
+    process = LearningProcess([[[0, 1, 0], [1, 0, 0], [0, 0, 1]]], [0, 1, 2], [1, 0, 0])
+    policy = uniform_policy(process)
+    assert check_episodic(process).ok
+    assert episode_performance(process, policy) == 1
+    assert np.isnan(action_values(process, policy)[2]).all()
+    # A discount of 0 hides what lies behind it, even what has no value.
+    hidden = LearningProcess([[[0, 1, 0], [0.5, 0, 0.5], [0, 0, 1]]], [0, 1, 2], [1, 0, 0])
+    assert action_values(hidden, policy, [0.0, 1.0, 0.0])[1, 0] == 0.5 * 0 + 0.5 * 2
+
+
+def test_actions_are_counted_beyond_a_byte():
+    transitions = np.array([[[0, 1.0], [1.0, 0]]] * 256)
+    transitions[0, 1] = [0, 1]  # action 0 waits for ever
+    assert check_episodic(LearningProcess(transitions, [0, 1], [1, 0])).witness == {1: (0,)}
+
+
+def test_terminal_rows_that_are_the_same_within_the_tolerance_become_the_same():
+    rows = np.array([[0, 0.5, 0.5, 0], [0, 0.5 + 2e-10, 0.5 - 2e-10, 0], [0.3, 0.7, 0, 0], [0, 0, 0, 1]])
+    process = LearningProcess([rows[[0, 2, 1, 3]][:, [0, 2, 1, 3]]], np.zeros(4), [1, 0, 0, 0])
+    dense = process.transitions[0].toarray()
+    assert process.terminal.tolist() == [True, False, True, False]
+    np.testing.assert_array_equal(dense[0], dense[2])
+
+
+def test_single_precision_and_unnormalised_arrays_are_brought_to_sum_one():
+    third = np.full((3, 3), 1 / 3, dtype=np.float32)
+    process = LearningProcess([third], [0, 0, 1], [0, 0, 1])
+    assert abs(process.transitions[0].sum(axis=1) - 1).max() < 1e-15
+    with pytest.raises(ProcessError, match="sum to"):
+        LearningProcess([third.astype(float)], [0, 0, 1], [0, 0, 1])
+    nearly = LearningProcess(LOOP, [0, 5], [1 + 9e-10, 0])
+    assert episode_performance(nearly, uniform_policy(nearly)) == 5
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda: LearningProcess(
+                np.swapaxes([[[0, 0.5, 0.5], [0.5, 0, 0], [0.5, 0.5, 0.5]]], 1, 1), [0] * 3, [1, 0, 0]
+            ),
+            "transposed",
+        ),
+        (lambda: LearningProcess(np.zeros((3, 2, 3)), [0] * 3, [1, 0, 0]), r"transpose\(1, 0, 2\)"),
+        (lambda: LearningProcess(LOOP, LOOP, [1, 0]), "einsum"),
+        (lambda: LearningProcess(LOOP, ["a", "b"], [1, 0]), "rewards must be an array of real numbers"),
+        (lambda: LearningProcess(LOOP, sp.eye_array(2), [1, 0]), "rewards is a sparse matrix"),
+        (lambda: LearningProcess(LOOP, [0, 0], [[1], [0, 1]]), "initial must be an array"),
+        (lambda: LearningProcess(LOOP * 1j, [0, 0], [1, 0]), "not real numbers"),
+        (lambda: gallery.corridor()[0].with_time_limit(10**12), "makes over"),
+    ],
+)
+def test_usual_mistakes_are_recognised(make, words):
+    with pytest.raises(ProcessError, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ([0, 0], "np.eye"),
+        (np.ones((1, 2)), "transposed"),
+        ("uniform", "real numbers, not str"),
+        ([[2.0], [-1.0]], "softmax_policy"),
+        (lambda: None, "real numbers, not function"),
+        ([[1.0]], "extend_policy"),
+    ],
+)
+def test_usual_mistakes_with_policies_are_recognised(policy, words):
+    process = LearningProcess(LOOP, [0, 1], [1, 0])
+    with pytest.raises(PolicyError, match=words):
+        average_episode_length(process, policy)
+
+
+def test_a_forgotten_reset_is_pointed_out():
+    right, left = [[0, 1, 0], [0, 0, 1], [0, 0, 1]], [[1, 0, 0], [1, 0, 0], [0, 0, 1]]
+    process = LearningProcess([right, left], [0, 0, 1], [0, 0, 1])
+    assert "was the reset forgotten?" in check_episodic(process).message
+    assert average_episode_length(process, uniform_policy(process)) == 1
+
+
+def test_episodes_longer_than_any_number_are_refused():
+    # A walk that drifts away from the exit: E[T] grows by a factor 9 a state and passes 1e308 before 1,000 states.
+    n = 1000
+    rows = np.zeros((n + 1, n + 1))
+    rows[0, 1] = 1
+    for s in range(1, n + 1):
+        rows[s, s - 1], rows[s, min(s + 1, n)] = 0.1, 0.9
+    process = LearningProcess([rows], np.ones(n + 1), np.eye(n + 1)[0])
+    with pytest.raises(AccuracyError, match="beyond 1e308"):
+        average_episode_length(process, uniform_policy(process))
+    with pytest.raises(AccuracyError, match="beyond 1e308"):
+        episode_performance(process, uniform_policy(process))

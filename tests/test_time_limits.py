@@ -16,13 +16,13 @@ from steadyrl import (
     distances,
     episode_performance,
     expected_visits,
+    extend_policy,
     gallery,
     marginals,
     mixing_time,
     period,
     perturb,
     policy_gradient,
-    repeat_policy,
     stationary_distribution,
     steady_state_performance,
     steady_state_policy_gradient,
@@ -86,7 +86,7 @@ def test_a_time_limit_cuts_episodes_after_that_many_actions(seed):
         steps += now.sum()
         reward += now @ base.rewards
         now = (now * inside) @ chain if k < limit else now
-    full = repeat_policy(process, policy)
+    full = extend_policy(process, policy)
     assert average_episode_length(process, full) == pytest.approx(steps, rel=1e-13)
     assert average_episode_length(process, full) <= limit + 1
     assert episode_performance(process, full) == pytest.approx(reward, rel=1e-12, abs=1e-13)
@@ -96,7 +96,7 @@ def test_a_time_limit_cuts_episodes_after_that_many_actions(seed):
 def test_a_limit_beyond_every_episode_changes_nothing_that_can_be_seen():
     base, policy = gallery.two_terminals()
     process = base.with_time_limit(50)
-    full = repeat_policy(process, policy)
+    full = extend_policy(process, policy)
     assert average_episode_length(process, full) == pytest.approx(2.5, rel=1e-15)
     assert episode_performance(process, full) == pytest.approx(1.0, rel=1e-15)
 
@@ -128,7 +128,7 @@ def test_a_shorter_limit_wins_and_a_perturbed_process_takes_none():
     assert process.with_time_limit(2).layers.limit == 2
     with pytest.raises(ProcessError, match="set the limit first"):
         perturb(gallery.corridor()[0], Perturbation(0.5)).with_time_limit(4)
-    with pytest.raises(PolicyError, match="repeat_policy"):
+    with pytest.raises(PolicyError, match="extend_policy"):
         average_episode_length(process, uniform_policy(process.layers.base))
 
 
@@ -274,3 +274,38 @@ def test_marginals_of_a_time_limited_process_sum_to_one_and_start_at_the_termina
     assert rows[0][process.terminal].sum() == 1
     rho = stationary_distribution(process, policy)
     np.testing.assert_allclose(distances(process, policy, 30), [total_variation(r, rho) for r in rows], atol=1e-13)
+
+
+def test_policies_are_extended_to_terminal_null_and_layered_states():
+    process = LearningProcess.from_gymnasium("FrozenLake-v1")
+    gymnasium_policy = np.tile([0.1, 0.2, 0.3, 0.4], (16, 1))
+    full = extend_policy(process, gymnasium_policy)
+    assert full.shape == (process.n_states, 4)
+    np.testing.assert_array_equal(full[:1600], np.tile(gymnasium_policy, (100, 1)))
+    np.testing.assert_array_equal(extend_policy(process, full), full)
+    perturbed = perturb(process, Perturbation(0.5))
+    assert extend_policy(perturbed, full).shape == (process.n_states + 1, 4)
+    with pytest.raises(PolicyError, match="shape"):
+        extend_policy(process, gymnasium_policy[:10])  # states of mid-episode are missing
+
+
+def test_periods_follow_supports_even_where_probabilities_underflow():
+    # Episodes of 4 (almost surely) or, with probability 1e-400, of 5.
+    rows = np.zeros((5, 5))
+    rows[0, 1] = rows[3, 0] = rows[4, 3] = 1
+    rows[1, 2] = 1
+    rows[2, 3], rows[2, 4] = 1 - 1e-200, 1e-200
+    process = LearningProcess([rows], np.zeros(5), np.eye(5)[0])
+    for limited in (process, process.with_time_limit(9)):
+        assert period(limited, np.ones((limited.n_states, 1))) == 1
+
+
+def test_a_process_of_terminal_states_alone_has_a_time_limit_too():
+    process = LearningProcess([[[0.5, 0.5], [0.5, 0.5]]], [0, 1], [1, 0]).with_time_limit(3)
+    assert process.name(1) == "1"
+    assert perturb(process, Perturbation(0.5)).n_states == 3
+
+
+def test_a_fickle_passenger_is_not_in_the_model():
+    with pytest.raises(ProcessError, match="fickle"):
+        LearningProcess.from_gymnasium("Taxi-v4", fickle_passenger=True)

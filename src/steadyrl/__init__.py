@@ -17,6 +17,7 @@ from steadyrl.conditions import EpisodicCheck, check_episodic
 from steadyrl.errors import (
     AccuracyError,
     DiscountError,
+    FigureError,
     FileFormatError,
     LengthsError,
     MissingExtraError,
@@ -52,7 +53,7 @@ from steadyrl.stationary import (
     period,
     stationary_distribution,
 )
-from steadyrl.tabular import repeat_policy, softmax_policy, uniform_policy
+from steadyrl.tabular import extend_policy, softmax_policy, uniform_policy
 from steadyrl.values import action_values, episode_performance, state_values, steady_state_performance
 
 __version__ = version("steadyrl")
@@ -63,6 +64,7 @@ __all__ = [
     "DiscountError",
     "EpisodeLengths",
     "EpisodicCheck",
+    "FigureError",
     "FileFormatError",
     "GradientBias",
     "LearningProcess",
@@ -84,6 +86,7 @@ __all__ = [
     "episode_performance",
     "errors",
     "expected_visits",
+    "extend_policy",
     "gallery",
     "gradient_bias",
     "marginals",
@@ -96,7 +99,6 @@ __all__ = [
     "policy_gradient",
     "renewal_sequence",
     "renumber",
-    "repeat_policy",
     "sample_path",
     "softmax_policy",
     "spectral_gap",

@@ -16,9 +16,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from steadyrl.errors import NotEpisodicError
+from steadyrl.errors import AccuracyError, NotEpisodicError
 from steadyrl.numerics import graphs
-from steadyrl.numerics.absorbing import AbsorbingChain
+from steadyrl.numerics.absorbing import BEYOND_NUMBERS, AbsorbingChain
 from steadyrl.process import LearningProcess
 from steadyrl.tabular import as_policy
 
@@ -104,8 +104,9 @@ class EpisodeChain:
             never &= self.reachable
             raise NotEpisodicError(
                 f"{name_states(self.process, np.flatnonzero(never))} never reach a terminal state under this "
-                "policy, so episodes do not end and no average episode length exists; mark one of them terminal, "
-                "add a time limit (process.with_time_limit), or give some action there a way out"
+                "policy, so episodes do not end and no average episode length exists; add a time limit "
+                "(process.with_time_limit), or give some action there a way out: a state that ends an episode has the "
+                "row of a reset"
             )
 
 
@@ -117,15 +118,30 @@ def episode_chain(process: LearningProcess, policy: ArrayLike, discount: Array |
 
 def require_terminal(process: LearningProcess) -> None:
     """Raise unless the initial states are alike, so that terminal states exist (homogeneity)."""
-    if process.terminal.any():
-        return
+    if not process.terminal.any():
+        raise NotEpisodicError(
+            f"{why_not_homogeneous(process)}; a learning process starts at a terminal state, whose only way on is the "
+            "reset: put the initial mass on states that end an episode, and let them lead to the first states of the "
+            "next"
+        )
+
+
+def require_finite_numbers(values: Array) -> None:
+    """Raise if an answer has overflowed: episodes end with probability one, but only after astronomical times."""
+    if not np.isfinite(values).all():
+        raise AccuracyError(BEYOND_NUMBERS)
+
+
+def why_not_homogeneous(process: LearningProcess) -> str:
+    """Return which initial states or actions differ, where there are no terminal states."""
     start = np.flatnonzero(process.initial > 0)
-    raise NotEpisodicError(
-        f"{name_states(process, start)} can be the initial state, but their transition probabilities are not the same "
-        "for every one of them and every action, so Definition 1's homogeneity fails and there are no terminal "
-        "states; a learning process starts at a terminal state, whose only way on is the reset: put the initial mass "
-        "on states that end an episode, and let them lead to the first states of the next"
-    )
+    if len(start) == 1:
+        differ = (
+            f"from state {process.name(int(start[0]))}, the initial one, different actions lead to different states"
+        )
+    else:
+        differ = f"{name_states(process, start)} can be the initial state, but do not all lead to the same states"
+    return f"{differ}, so Definition 1's homogeneity fails and there are no terminal states"
 
 
 def name_states(process: LearningProcess, states: NDArray[np.int64], most: int = 6) -> str:

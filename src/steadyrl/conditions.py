@@ -17,10 +17,15 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.csgraph import connected_components
 
-from steadyrl.chain import episode_chain, name_states
+from steadyrl.chain import episode_chain, name_states, why_not_homogeneous
 from steadyrl.numerics import graphs
 from steadyrl.process import LearningProcess
 from steadyrl.tabular import as_policy
+
+_TRIVIAL = (
+    "but every episode has T = 1, since terminal states lead to terminal states alone: was the reset forgotten? The "
+    "row of a state that ends an episode is where the next one begins."
+)
 
 
 @dataclass(frozen=True)
@@ -66,9 +71,7 @@ def check_episodic(process: LearningProcess, policy: ArrayLike | None = None) ->
         return EpisodicCheck(
             False,
             False,
-            f"Not an episodic learning process: {name_states(process, start)} can be the initial state, but the "
-            "transition probabilities there are not the same for every initial state and action, so there is no "
-            "reset and no terminal state (homogeneity).",
+            f"Not an episodic learning process: {why_not_homogeneous(process)}.",
             {int(s): everything for s in start},
         )
     if process.layers is not None:
@@ -81,7 +84,10 @@ def check_episodic(process: LearningProcess, policy: ArrayLike | None = None) ->
     witness = _staying(process) if pi is None else _staying_under(process, pi)
     if not witness:
         whose = "every policy's" if pi is None else "this policy's"
-        return EpisodicCheck(True, True, f"An episodic learning process: {whose} episodes end.")
+        only_resets = process.reset[~process.terminal].sum() == 0
+        return EpisodicCheck(
+            True, True, f"An episodic learning process: {whose} episodes end{'; ' + _TRIVIAL if only_resets else '.'}"
+        )
     states = np.array(sorted(witness))
     who = "a policy can" if pi is None else "this policy does"
     return EpisodicCheck(
@@ -89,7 +95,7 @@ def check_episodic(process: LearningProcess, policy: ArrayLike | None = None) ->
         False,
         f"Not an episodic learning process: {who} stay for ever in {name_states(process, states)} (in "
         f"{process.name(int(states[0]))} with {_name_actions(witness[int(states[0])])}), so its average episode length "
-        "is infinite (finiteness); a time limit (process.with_time_limit) would end such episodes.",
+        "is infinite (finiteness); a time limit would end such episodes (process.with_time_limit, --time-limit).",
         witness,
     )
 
@@ -97,7 +103,7 @@ def check_episodic(process: LearningProcess, policy: ArrayLike | None = None) ->
 def _staying(process: LearningProcess) -> dict[int, tuple[int, ...]]:
     """Return the end components among the non-terminal states that some policy reaches."""
     n, n_actions = process.n_states, process.n_actions
-    possible = sum(matrix.astype(bool).astype(np.int8) for matrix in process.transitions)
+    possible = sum(matrix.astype(bool).astype(np.int32) for matrix in process.transitions)
     reachable = graphs.reachable(possible, process.initial > 0)
     candidates = reachable & ~process.terminal
     if _acyclic(possible, candidates):

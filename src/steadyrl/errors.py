@@ -46,5 +46,9 @@ class FileFormatError(SteadyrlError):
     """The file is truncated, damaged, or was not written by steadyrl."""
 
 
+class FigureError(SteadyrlError):
+    """The picture cannot be drawn under this name."""
+
+
 class MissingExtraError(SteadyrlError):
     """An optional dependency is not installed; the message has the pip line."""

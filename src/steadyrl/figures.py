@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import io
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from steadyrl.errors import MissingExtraError, SteadyrlError
+from steadyrl.errors import FigureError, MissingExtraError
 from steadyrl.mixing import distances
 from steadyrl.perturbation import Perturbation, perturb
 from steadyrl.process import LearningProcess
 from steadyrl.stationary import average_episode_length
 from steadyrl.storage import write_atomically
-from steadyrl.tabular import as_policy
+from steadyrl.tabular import as_policy, extend_policy
 
 Array = NDArray[np.float64]
 
@@ -46,20 +47,18 @@ def mixing_curves(
         tolerance: drawn as a line.
         episodes: how many average episode lengths to show.
     """
-    suffix = check_format(path)
+    suffix = check_picture(path)
     figure, axes = _new_figure()
     pi = as_policy(process, policy)
     mean = average_episode_length(process, pi)
     steps = int(min(max(np.ceil(episodes * mean), 20), _MOST_STEPS))
     perturbed = perturb(process, perturbation)
-    n_null = perturbed.n_states - process.n_states
-    extended = np.vstack([pi, np.full((n_null, process.n_actions), 1 / process.n_actions)])
+    extended = extend_policy(perturbed, pi)
     time = np.arange(steps + 1) / mean
     raw = distances(process, pi, steps)
     given = distances(perturbed, extended, steps, given_not_null=True)
-    axes.plot(time, raw, color=_RAW, label="as it is")
-    label = "perturbed" if perturbation.epsilon is None else f"perturbed, $\\epsilon$ = {perturbation.epsilon:.4g}"
-    axes.plot(time, given, color=_PERTURBED, label=label)
+    axes.plot(time, raw, color=_RAW, label=f"as it is: {_crossing(raw, tolerance, mean)}")
+    axes.plot(time, given, color=_PERTURBED, label=f"perturbed starts: {_crossing(given, tolerance, mean)}")
     axes.axhline(tolerance, color=_QUIET, linewidth=0.8, linestyle="--")
     axes.annotate(f"{tolerance:g}", (time[-1], tolerance), color=_QUIET, ha="right", va="bottom")
     axes.set_yscale("log")
@@ -72,11 +71,25 @@ def mixing_curves(
     save_figure(figure, path, suffix)
 
 
-def check_format(path: str | os.PathLike[str]) -> str:
-    """Return the file's ending, if a picture can be written under it."""
+def _crossing(distance: Array, tolerance: float, mean: float) -> str:
+    """Return when the curve stays below the tolerance, as far as it is drawn."""
+    above = np.flatnonzero(distance >= tolerance)
+    if len(above) and above[-1] == len(distance) - 1:
+        return f"above {tolerance:g} all the time"
+    return f"below {tolerance:g} from {(above[-1] + 1 if len(above) else 0) / mean:.3g} E[T] on"
+
+
+def check_picture(path: str | os.PathLike[str]) -> str:
+    """Return the file's ending, if a picture can be drawn there: known format, existing folder, matplotlib."""
     suffix = Path(path).suffix.lower()
     if suffix not in _FORMATS:
-        raise SteadyrlError(f"{os.fspath(path)!r} is not a picture that can be drawn; end it in {', '.join(_FORMATS)}")
+        raise FigureError(f"{os.fspath(path)!r} is not a picture that can be drawn; end it in {', '.join(_FORMATS)}")
+    if not Path(path).parent.is_dir():
+        raise FigureError(f"{os.fspath(path)!r} cannot be written: its folder does not exist")
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError(
+            'drawing needs matplotlib, which is not installed: pip install matplotlib (or "steadyrl[report]")'
+        )
     return suffix
 
 
@@ -89,13 +102,9 @@ def save_figure(figure: Any, path: str | os.PathLike[str], suffix: str) -> None:
 
 
 def _new_figure() -> tuple[Any, Any]:
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError(
-            'drawing needs matplotlib, which is not installed; pip install "steadyrl[report]"'
-        ) from error
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(7.2, 4.2))
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

@@ -78,9 +78,9 @@ class Layers:
 
     def name(self, state: int) -> str:
         """Return a readable name: the base state's, with the step or the reason for the end."""
-        step, i = divmod(state, len(self.inside))
         if state >= (self.limit + 1) * len(self.inside):
             return self.base.name(int(self.outside_states[state - (self.limit + 1) * len(self.inside)]))
+        step, i = divmod(state, len(self.inside))
         base = self.base.name(int(self.inside[i]))
         return f"{base} cut by the limit" if step == self.limit else f"{base} at step {step}"
 
@@ -120,6 +120,23 @@ def length_probabilities(layers: Layers, policy: Array) -> Array:
     result[2:] = ends
     result[-1] += alive[-1].sum()
     return result
+
+
+def possible_lengths(layers: Layers, policy: Array) -> NDArray[np.int64]:
+    """Return every T that has a positive probability, however small: supports are followed, not numbers."""
+    n = len(layers.inside)
+    taken = policy[: layers.limit * n].reshape(layers.limit, n, policy.shape[1]) > 0
+    into = [matrix.astype(bool).T.tocsr() for matrix in layers.onward]
+    ends = np.column_stack([matrix.sum(axis=1) > 0 for matrix in layers.ending])
+    alive, lengths = layers.start_inside > 0, [1] if (layers.start_out > 0).any() else []
+    for k in range(layers.limit):
+        chosen = alive[:, None] & taken[k]
+        if (chosen & ends).any():
+            lengths.append(k + 2)
+        alive = np.any([matrix @ chosen[:, a] for a, matrix in enumerate(into)], axis=0)
+    if alive.any():
+        lengths.append(layers.limit + 1)
+    return np.array(lengths)
 
 
 def expected(layers: Layers, arrival: Array) -> Array:

@@ -21,11 +21,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.linalg import ArpackNoConvergence, eigs
 
 from steadyrl import layers
+from steadyrl.arrays import as_numbers, as_steps
 from steadyrl.chain import EpisodeChain, episode_chain, induced_chain
 from steadyrl.errors import MixingTimeError, SteadyrlError
 from steadyrl.numerics.powers import Powers
 from steadyrl.process import LearningProcess
-from steadyrl.stationary import period, visits_of
+from steadyrl.stationary import cyclic_classes, period, visits_of
 
 Array = NDArray[np.float64]
 
@@ -41,7 +42,7 @@ def total_variation(p: ArrayLike, q: ArrayLike) -> float:
         >>> total_variation([0.5, 0.5, 0.0], [0.5, 0.25, 0.25])
         0.25
     """
-    one, other = np.asarray(p, dtype=float), np.asarray(q, dtype=float)
+    one, other = as_numbers("p", p, SteadyrlError), as_numbers("q", q, SteadyrlError)
     if one.shape != other.shape:
         raise SteadyrlError(
             f"the distributions have shapes {one.shape} and {other.shape}; they must be over the same states"
@@ -57,8 +58,7 @@ def marginals(process: LearningProcess, policy: ArrayLike, steps: int) -> Array:
         >>> marginals(*gallery.state_sweep(3), steps=2).tolist()
         [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     """
-    if steps < 0:
-        raise MixingTimeError(f"steps is {steps}; it must be 0 or more")
+    steps = as_steps(steps, MixingTimeError)
     forward = induced_chain(process, policy).T.tocsr()
     result = np.empty((steps + 1, process.n_states))
     result[0] = process.initial
@@ -76,8 +76,7 @@ def distances(process: LearningProcess, policy: ArrayLike, steps: int, *, given_
         steps: the last time.
         given_not_null: for a perturbed process, compare what is left after null states are thrown away.
     """
-    if steps < 0:
-        raise MixingTimeError(f"steps is {steps}; it must be 0 or more")
+    steps = as_steps(steps, MixingTimeError)
     blocks, found = _Distances(episode_chain(process, policy), given_not_null).blocks(), 0
     result: list[Array] = []
     while found <= steps:
@@ -114,11 +113,13 @@ def mixing_time(
         >>> mixing_time(*gallery.state_sweep(5))
         inf
     """
-    if not 0 < tolerance <= 1:
-        raise MixingTimeError(f"tolerance is {tolerance!r}; it must be a distance above 0 and at most 1")
-    if tolerance <= 1 - 1 / period(process, policy):
-        return math.inf
+    check_tolerance(tolerance)
+    d = period(process, policy)
     stream = _Distances(episode_chain(process, policy), given_not_null)
+    if d > 1 and given_not_null and process.null is not None:
+        return _periodic_mixing_time(stream, tolerance, max_steps)
+    if tolerance <= 1 - 1 / d:
+        return math.inf
     above, t = -1, 0
     for distance, later in stream.blocks():
         certain = np.flatnonzero(later < tolerance)
@@ -138,11 +139,18 @@ def mixing_time(
     )
 
 
+def check_tolerance(tolerance: float) -> None:
+    """Raise unless the tolerance is a distance."""
+    if not isinstance(tolerance, int | float | np.number) or not 0 < tolerance <= 1:
+        raise MixingTimeError(f"tolerance is {tolerance!r}; it must be a distance above 0 and at most 1")
+
+
 def spectral_gap(process: LearningProcess, policy: ArrayLike) -> float:
     """Return 1 - |second largest eigenvalue| of M_pi among reachable states: 0 where periodic.
 
-    The distance falls at the rate (1 - gap)^t in the long run. Computed in full up to 2,000 states; beyond, an
-    estimate by Arnoldi iteration.
+    The distance falls at the rate (1 - gap)^t in the long run. From all eigenvalues up to 2,000 states; beyond, an
+    estimate by Arnoldi iteration. Eigenvalues of chains with long deterministic stretches are ill-conditioned (a shift
+    is defective), and the gap with them; mixing_time is exact.
 
     Example:
         >>> from steadyrl import gallery
@@ -176,22 +184,22 @@ class _Distances:
         visits = visits_of(chain)
         self.rho = visits / visits.sum()
         self.start = chain.process.initial
-        self._chain = chain
-        self._real = ~chain.process.null_states if given_not_null else np.ones(len(self.rho), dtype=bool)
+        self.chain = chain
+        self.real = ~chain.process.null_states if given_not_null else np.ones(len(self.rho), dtype=bool)
         small = chain.process.layers is None and chain.process.n_states <= _DENSE
         self.powers = Powers(chain.matrix.toarray()) if small else None
 
     def blocks(self) -> Iterator[tuple[Array, Array]]:
         """Yield, for some times at once, the distance and a bound that holds then and ever after."""
-        if self._chain.process.layers is not None:
-            for distance in _layered_distances(self._chain.process.layers, self._chain.policy, self.rho):
+        if self.chain.process.layers is not None:
+            for distance in _layered_distances(self.chain.process.layers, self.chain.policy, self.rho):
                 yield np.array([distance]), np.array([distance])
         now, size = self.start, 32
         if self.powers is not None:
             while True:
                 yield self.of(self.powers.path(now, size))
                 now, size = self.powers.advance(now, size), min(2 * size, _BLOCK // len(now))
-        forward = self._chain.matrix.T.tocsr()
+        forward = self.chain.matrix.T.tocsr()
         while True:
             yield self.of(now[None, :])
             now = forward @ now
@@ -199,12 +207,12 @@ class _Distances:
     def of(self, rows: Array) -> tuple[Array, Array]:
         """Return the distance of each row, and its bound."""
         distance = 0.5 * np.abs(rows - self.rho).sum(axis=1)
-        if self._real.all():
+        if self.real.all():
             return distance, distance
         # |p/|p| - r/|r|| <= (|p - r| + ||p| - |r||) / |r|, and the numerator is twice the full distance.
-        real, share = rows[:, self._real], self.rho[self._real].sum()
+        real, share = rows[:, self.real], self.rho[self.real].sum()
         mass = real.sum(axis=1, keepdims=True)
-        given = np.divide(real, mass, out=np.zeros_like(real), where=mass > 0) - self.rho[self._real] / share
+        given = np.divide(real, mass, out=np.zeros_like(real), where=mass > 0) - self.rho[self.real] / share
         return np.where(mass[:, 0] > 0, 0.5 * np.abs(given).sum(axis=1), 1.0), distance / share
 
 
@@ -278,3 +286,26 @@ def _last_crossing(stream: _Distances, tolerance: float, last: int) -> float:
             return first + int(above[-1]) + 1
         last, size = first - 1, min(2 * size, _BLOCK // len(row))
     return 0
+
+
+def _periodic_mixing_time(stream: _Distances, tolerance: float, max_steps: int) -> float:
+    """Return the mixing time given not null of a process that a detour has left periodic.
+
+    At times t = r mod d the distribution tends to rho on the r-th cyclic class, so the distance tends to the share of
+    real states outside it; the distance to those limits never increases.
+    """
+    chain, rho, real = stream.chain, stream.rho, stream.real
+    d, classes = cyclic_classes(chain)
+    limits = np.array([np.where(classes == r, rho, 0.0) for r in range(d)]) * d
+    shares = limits[:, real].sum(axis=1)
+    furthest = float((1 - shares / d / rho[real].sum()).max())
+    if furthest >= tolerance or shares.min() == 0:
+        return math.inf
+    forward, now, above = chain.matrix.T.tocsr(), stream.start, -1
+    for t in range(max_steps + 1):
+        if stream.of(now[None, :])[0][0] >= tolerance:
+            above = t
+        if furthest + total_variation(now, limits[t % d]) / shares.min() < tolerance:
+            return above + 1
+        now = forward @ now
+    raise MixingTimeError(f"the distance given not null has not settled within {max_steps} steps; raise max_steps")

@@ -18,9 +18,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from steadyrl.arrays import as_numbers, as_steps
 from steadyrl.chain import induced_chain, require_terminal
 from steadyrl.errors import PerturbationError
-from steadyrl.process import LearningProcess
+from steadyrl.process import LearningProcess, reset_reward
 
 Array = NDArray[np.float64]
 
@@ -61,7 +62,8 @@ class Perturbation:
     @classmethod
     def for_average_episode_length(cls, average_episode_length: float) -> Perturbation:
         """Return the paper's: recursive with epsilon = 1 - 1/E[T], half of all steps null."""
-        if not average_episode_length > 1 or not np.isfinite(average_episode_length):
+        number = isinstance(average_episode_length, int | float | np.number)
+        if not number or not average_episode_length > 1 or not np.isfinite(average_episode_length):
             raise PerturbationError(
                 f"average_episode_length is {average_episode_length!r}; E[T] must be finite and above 1, since "
                 "epsilon = 1 - 1/E[T] must lie between 0 and 1 (mind that E[T] counts the reset: Gymnasium's mean "
@@ -72,7 +74,10 @@ class Perturbation:
     @classmethod
     def from_detour(cls, probabilities: ArrayLike) -> Perturbation:
         """Return the perturbation whose detour has k null steps with probability probabilities[k]."""
-        return cls(detour=tuple(np.asarray(probabilities, dtype=float).ravel().tolist()))
+        values = as_numbers("detour probabilities", probabilities, PerturbationError)
+        if values.ndim != 1:
+            raise PerturbationError(f"detour probabilities must be a list P(G = 0), P(G = 1), ...; got {values.shape}")
+        return cls(detour=tuple(values.tolist()))
 
     @property
     def mean_detour(self) -> float:
@@ -102,15 +107,15 @@ class Perturbation:
             return rng.geometric(1 - self.epsilon, count) - 1
         return (rng.random(count) < self.epsilon).astype(np.int64)
 
-    def _stages(self) -> tuple[Array, Array]:
-        """Return, for the terminal states and then each null state, P(on to the next null) and P(stay)."""
+    def _stages(self) -> tuple[Array, Array, Array]:
+        """Return, for terminal states and then each null state, P(on to the next null), P(stay), P(to the start)."""
         if self.detour is None:
             assert self.epsilon is not None
             stay = self.epsilon if self.recursive else 0.0
-            return np.array([self.epsilon, 0.0]), np.array([0.0, stay])
+            return np.array([self.epsilon, 0.0]), np.array([0.0, stay]), np.array([1 - self.epsilon, 1 - stay])
         left = np.cumsum(self.detour[::-1])[::-1]  # P(G >= k)
         onward = np.append(left[1:] / left[:-1], 0.0)  # P(G >= k + 1 | G >= k)
-        return onward, np.zeros(len(onward))
+        return onward, np.zeros(len(onward)), np.array(self.detour) / left
 
 
 def perturb(process: LearningProcess, perturbation: Perturbation) -> LearningProcess:
@@ -132,14 +137,14 @@ def perturb(process: LearningProcess, perturbation: Perturbation) -> LearningPro
         3
     """
     require_terminal(process)
+    if not isinstance(perturbation, Perturbation):
+        raise PerturbationError(f"perturbation is {perturbation!r}; give a Perturbation, such as Perturbation(0.9)")
     if process.null is not None:
         raise PerturbationError(
             "the process is perturbed already; describe both detours as one with Perturbation.from_detour"
         )
-    onward, stay = perturbation._stages()
+    onward, stay, direct = perturbation._stages()
     n, n_null = process.n_states, len(onward) - 1
-    direct = 1 - onward - stay  # to the episode's first state
-    direct[-1] = 1 - stay[-1]
     reset = sp.csr_array(process.reset[None, :])
     ends = np.flatnonzero(process.terminal)
     to_null = sp.csr_array((np.full(len(ends), onward[0]), (ends, np.zeros_like(ends))), (n, n_null))
@@ -152,9 +157,9 @@ def perturb(process: LearningProcess, perturbation: Perturbation) -> LearningPro
     ]
     rewards = np.append(process.rewards, np.zeros((n_null, *process.rewards.shape[1:])), axis=0)
     if rewards.ndim == 2:  # the reset's reward comes with the step that leads to the first state
-        reset_reward = process.rewards[np.argmax(process.terminal)]
-        rewards[:n][process.terminal] = direct[0] * reset_reward
-        rewards[n:] = direct[1:, None] * reset_reward
+        reward = reset_reward(process)
+        rewards[:n][process.terminal] = direct[0] * reward
+        rewards[n:] = direct[1:, None] * reward
     names = [process.name(s) for s in range(n)]
     names += ["null"] if n_null == 1 else [f"null {k}" for k in range(1, n_null + 1)]
     initial = np.append(process.initial, np.zeros(n_null))
@@ -190,9 +195,10 @@ def coupled_sampling(
     table shows, what is meant is the last state appended so far, s_{t-1}.) A recursive perturbation inserts as many
     null states as its detour has steps.
     """
-    if steps < 0:
-        raise PerturbationError(f"steps is {steps}; it must be 0 or more")
     require_terminal(process)
+    if process.null is not None:
+        raise PerturbationError("the process is perturbed already; Algorithm 1 starts from the raw process")
+    steps = as_steps(steps, PerturbationError)
     zeta = sample_path(process, policy, steps, rng=rng)
     times = renumber(process.terminal[zeta], perturbation, rng=rng)
     zeta_plus = np.full(int(times[-1]) + 1, process.n_states)
@@ -206,6 +212,7 @@ def sample_path(
     process: LearningProcess, policy: ArrayLike, steps: int, *, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """Return the states s_0, ..., s_steps of one rollout of the process."""
+    steps = as_steps(steps, PerturbationError)
     chain = induced_chain(process, policy)
     uniform = rng.random(steps + 1)
     rows: dict[int, tuple[Array, NDArray[np.int64]]] = {-1: (np.cumsum(process.initial), np.arange(process.n_states))}

@@ -17,33 +17,40 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from steadyrl import layers as time_limit_layers
+from steadyrl.arrays import (
+    as_initial,
+    as_mask,
+    as_matrices,
+    as_rewards,
+    frozen,
+    one_row,
+    read_only,
+    terminal_states,
+)
 from steadyrl.errors import FileFormatError, ProcessError
 from steadyrl.layers import Layers
 from steadyrl.storage import load_arrays, save_arrays
 
-_Scalar = TypeVar("_Scalar", bound=np.generic)
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-SUM_TOLERANCE = 1e-9
-"""How far a row may be from summing to one; within it, the row is divided by its sum."""
-
-ROW_TOLERANCE = 1e-9
-"""Two rows are the same if they have the same support and entries that differ by this fraction at most."""
+_MOST_STATES = 2**31 - 1
 
 
 class LearningProcess:
     """A finite learning process, immutable; its terminal states are found, not declared.
 
     Args:
-        transitions: probabilities [A, S, S], or one [S, S] matrix an action, dense or sparse.
+        transitions: probabilities [A, S, S], or one [S, S] matrix for each action, dense or sparse; [a, s, t] is the
+            probability of going from s to t with action a. A state that ends an episode leads to the first states
+            of the next.
         rewards: [S], received on arrival in a state, or [S, A], the expected reward of an action.
         initial: [S], the distribution of the state at time 0, on terminal states.
         names: a name for each state, for messages and tables; by default their numbers.
@@ -73,19 +80,43 @@ class LearningProcess:
         null: int | Sequence[int] | None = None,
         nonterminal: Sequence[int] | None = None,
     ) -> None:
-        matrices = _as_matrices(transitions)
-        n_actions, n_states = len(matrices), int(matrices[0].shape[0])
-        self._n_states, self._n_actions = n_states, n_actions
-        self._layers: Layers | None = None
-        self._names = None if names is None else tuple(str(name) for name in names)
-        if self._names is not None and len(self._names) != n_states:
-            raise ProcessError(f"names has {len(self._names)} entries, but there are {n_states} states")
-        self._initial = _frozen(_as_initial(initial, n_states))
-        self._rewards = _frozen(_as_rewards(rewards, n_states, n_actions))
-        self._null = _as_mask("null", null, n_states)
-        self._nonterminal = _as_mask("nonterminal", nonterminal, n_states)
-        self._matrices: tuple[Any, ...] | None = tuple(_normalised(m, a) for a, m in enumerate(matrices))
-        self._terminal = _frozen(_terminal_states(self._matrices, self._initial, self._null | self._nonterminal))
+        matrices = tuple(as_matrices(transitions))
+        n_states = int(matrices[0].shape[0])
+        if names is not None and len(names) != n_states:
+            raise ProcessError(f"names has {len(names)} entries, but there are {n_states} states")
+        start = as_initial(initial, n_states)
+        kept_out = as_mask("null", null, n_states), as_mask("nonterminal", nonterminal, n_states)
+        terminal = terminal_states(matrices, start, kept_out[0] | kept_out[1])
+        self._assemble(
+            n_actions=len(matrices),
+            matrices=one_row(matrices, terminal),
+            rewards=as_rewards(rewards, n_states, len(matrices)),
+            initial=start,
+            terminal=terminal,
+            null=kept_out[0],
+            nonterminal=kept_out[1],
+            names=None if names is None else tuple(str(name) for name in names),
+            layers=None,
+        )
+
+    def _assemble(
+        self,
+        *,
+        n_actions: int,
+        matrices: tuple[Any, ...] | None,
+        rewards: Array,
+        initial: Array,
+        terminal: Mask,
+        null: Mask,
+        nonterminal: Mask,
+        names: tuple[str, ...] | None,
+        layers: Layers | None,
+    ) -> None:
+        self._n_states, self._n_actions = len(initial), n_actions
+        self._matrices = matrices
+        self._rewards, self._initial = frozen(rewards), frozen(initial)
+        self._terminal, self._null, self._nonterminal = frozen(terminal), null, nonterminal
+        self._names, self._layers = names, layers
 
     @property
     def n_states(self) -> int:
@@ -102,7 +133,7 @@ class LearningProcess:
         """One sparse [S, S] matrix (csr_array) of probabilities an action."""
         if self._matrices is None:
             assert self._layers is not None
-            self._matrices = tuple(_read_only(m) for m in time_limit_layers.materialise(self._layers))
+            self._matrices = tuple(read_only(m) for m in time_limit_layers.materialise(self._layers))
         return self._matrices
 
     @property
@@ -115,7 +146,7 @@ class LearningProcess:
         """Expected reward [S, A] of each action, whichever way the rewards were given."""
         if self._rewards.ndim == 2:
             return self._rewards
-        return _frozen(expected(self, self._rewards))
+        return frozen(expected(self, self._rewards))
 
     @property
     def initial(self) -> Array:
@@ -157,7 +188,7 @@ class LearningProcess:
             row[-len(self._layers.start_out) :] = self._layers.start_out
         elif self._terminal.any():
             row = self.transitions[0][[int(np.argmax(self._terminal))]].toarray()[0]
-        return _frozen(row)
+        return frozen(row)
 
     def name(self, state: int) -> str:
         """Return a readable name of a state."""
@@ -188,16 +219,21 @@ class LearningProcess:
         if self._layers is not None:
             shorter = min(int(n), self._layers.limit)
             return self if shorter == self._layers.limit else self._layers.base.with_time_limit(shorter)
-        limited = object.__new__(LearningProcess)
-        layers = Layers.of(self, int(n))
-        limited._layers = layers
-        limited._n_states, limited._n_actions = layers.n_states, self._n_actions
-        limited._names = None
-        limited._matrices = None
-        limited._initial = _frozen(layers.outside(self._initial))
-        limited._rewards = _frozen(layers.rewards())
-        limited._null = limited._nonterminal = _as_mask("null", None, layers.n_states)
-        limited._terminal = _frozen(np.arange(layers.n_states) >= layers.limit * len(layers.inside))
+        if (n + 1) * (self._n_states - int(self._terminal.sum())) > _MOST_STATES:
+            raise ProcessError(f"a limit of {n} actions on {self._n_states} states makes over {_MOST_STATES:,} of them")
+        reset_reward(self)
+        limited, layers = object.__new__(LearningProcess), Layers.of(self, int(n))
+        limited._assemble(
+            n_actions=self._n_actions,
+            matrices=None,
+            rewards=layers.rewards(),
+            initial=layers.outside(self._initial),
+            terminal=np.arange(layers.n_states) >= layers.limit * len(layers.inside),
+            null=as_mask("null", None, layers.n_states),
+            nonterminal=as_mask("nonterminal", None, layers.n_states),
+            names=None,
+            layers=layers,
+        )
         return limited
 
     @classmethod
@@ -262,17 +298,37 @@ class LearningProcess:
             process = cls(matrices, arrays["rewards"], arrays["initial"], names=names, **kept_out)
             limit = header["time_limit"]
             return process if limit is None else process.with_time_limit(int(limit))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, IndexError, TypeError, ValueError) as error:
             raise FileFormatError(
                 f"{os.fspath(path)!r} does not hold a whole learning process ({error}); save it again"
             ) from error
 
     def __repr__(self) -> str:
         limit = "" if self._layers is None else f", time limit {self._layers.limit}"
-        return (
-            f"LearningProcess({self._n_states} states, {self._n_actions} actions, "
-            f"{int(self._terminal.sum())} terminal{limit})"
+        actions = "1 action" if self._n_actions == 1 else f"{self._n_actions} actions"
+        return f"LearningProcess({self._n_states} states, {actions}, {int(self._terminal.sum())} terminal{limit})"
+
+
+def reset_reward(process: LearningProcess) -> Array:
+    """Return the expected reward [A] of the reset, if rewards [S, A] give it one that is the same everywhere.
+
+    Raises:
+        ProcessError: if it depends on the terminal state, so that what an episode earns depends on how the one before
+            it ended.
+    """
+    states = np.flatnonzero(process.terminal)
+    rows = process.rewards[states] if process.rewards.ndim == 2 else np.zeros((len(states), process.n_actions))
+    differs = ~np.isclose(rows, rows[0], rtol=1e-9, atol=0.0).all(axis=1)
+    if differs.any():
+        odd = int(states[np.argmax(differs)])
+        raise ProcessError(
+            f"the reset has the expected rewards {rows[0].tolist()} after {process.name(int(states[0]))}, but "
+            f"{process.rewards[odd].tolist()} after {process.name(odd)}, another terminal state, so what an episode "
+            "earns depends on how the one before it ended; give rewards for ending in a state as rewards [S], received "
+            "on arrival, or as the expected reward of the action that leads there"
         )
+    result: Array = rows[0]
+    return result
 
 
 def expected(process: LearningProcess, arrival: Array) -> Array:
@@ -280,116 +336,3 @@ def expected(process: LearningProcess, arrival: Array) -> Array:
     if process.layers is not None:
         return time_limit_layers.expected(process.layers, arrival)
     return np.column_stack([matrix @ arrival for matrix in process.transitions])
-
-
-def _as_matrices(transitions: Any) -> list[Any]:
-    if sp.issparse(transitions):
-        raise ProcessError(
-            f"transitions is one sparse matrix of shape {transitions.shape}; give one an action, in a list"
-        )
-    try:
-        given = [m if sp.issparse(m) else np.asarray(m, dtype=float) for m in transitions]
-    except (TypeError, ValueError) as error:
-        raise ProcessError(f"transitions must be numbers [A, S, S] or A matrices [S, S]: {error}") from error
-    if not given:
-        raise ProcessError("transitions is empty; a process needs at least one action")
-    shape = given[0].shape
-    for action, matrix in enumerate(given):
-        if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
-            raise ProcessError(f"transitions of action {action} have shape {matrix.shape}; they must be [S, S], S >= 1")
-        if matrix.shape != shape:
-            raise ProcessError(
-                f"transitions of action {action} have shape {matrix.shape}, those of action 0 {shape}; every "
-                "action needs the same states"
-            )
-    return [sp.csr_array(matrix, dtype=float, copy=True) for matrix in given]
-
-
-def _normalised(matrix: Any, action: int) -> Any:
-    """Return the matrix with rows that sum to one, or say which row does not."""
-    matrix.sum_duplicates()
-    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    bad = ~(np.isfinite(matrix.data) & (matrix.data >= 0))
-    if bad.any():
-        entry = int(np.argmax(bad))
-        raise ProcessError(
-            f"the probability of going from state {rows[entry]} to state {matrix.indices[entry]} with action "
-            f"{action} is {matrix.data[entry]}; it must be a number from 0 to 1"
-        )
-    sums = matrix.sum(axis=1)
-    off = np.abs(sums - 1)
-    if off.max() > SUM_TOLERANCE:
-        state = int(np.argmax(off > SUM_TOLERANCE))
-        raise ProcessError(
-            f"the probabilities of state {state}, action {action} sum to {float(sums[state])!r}, not to 1; "
-            "every row must be a distribution (a state that ends an episode leads to the next start)"
-        )
-    # Sums that are off by rounding alone stay as they are, so that saving and loading changes no bit.
-    scale = np.where(off > 1e-14, sums, 1.0)
-    matrix.data /= scale[rows]
-    matrix.eliminate_zeros()
-    matrix.sort_indices()
-    return _read_only(matrix)
-
-
-def _as_initial(initial: ArrayLike, n_states: int) -> Array:
-    values = np.array(initial, dtype=float)
-    if values.shape != (n_states,):
-        raise ProcessError(f"initial has shape {values.shape}; with {n_states} states it must be ({n_states},)")
-    bad = ~(np.isfinite(values) & (values >= 0))
-    if bad.any():
-        state = int(np.argmax(bad))
-        raise ProcessError(f"initial[{state}] is {values[state]}; it must be a number from 0 to 1")
-    if abs(values.sum() - 1) > SUM_TOLERANCE:
-        raise ProcessError(f"initial sums to {float(values.sum())!r}, not to 1; it must be a distribution")
-    return values
-
-
-def _as_rewards(rewards: ArrayLike, n_states: int, n_actions: int) -> Array:
-    values = np.array(rewards, dtype=float)
-    if values.shape not in {(n_states,), (n_states, n_actions)}:
-        raise ProcessError(
-            f"rewards has shape {values.shape}; it must be ({n_states},), received on arrival in a state, or "
-            f"({n_states}, {n_actions}), the expected reward of an action"
-        )
-    if not np.isfinite(values).all():
-        place = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
-        raise ProcessError(f"rewards[{', '.join(map(str, place))}] is {values[place]}; rewards must be finite")
-    return values
-
-
-def _as_mask(what: str, given: int | Sequence[int] | None, n_states: int) -> Mask:
-    mask = np.zeros(n_states, dtype=bool)
-    if given is not None and np.size(given):
-        states = np.atleast_1d(np.asarray(given))
-        if states.dtype.kind not in "iu" or (states < 0).any() or (states >= n_states).any():
-            raise ProcessError(f"{what} is {given!r}; it must be a state from 0 to {n_states - 1}, or several")
-        mask[states] = True
-    mask.flags.writeable = False
-    return mask
-
-
-def _terminal_states(matrices: Sequence[Any], initial: Array, kept_out: Mask) -> Mask:
-    """Return Definition 1's maximal set: the states whose every action has the row of a reset."""
-    start = int(np.argmax(initial > 0))
-    row = matrices[0][[start]].toarray()[0]
-    same = np.ones(len(initial), dtype=bool)
-    for matrix in matrices:
-        rows = np.repeat(np.arange(len(initial)), np.diff(matrix.indptr))
-        expected = row[matrix.indices]
-        alike = np.abs(matrix.data - expected) <= ROW_TOLERANCE * expected
-        same &= np.bincount(rows, weights=alike, minlength=len(initial)) == np.count_nonzero(row)
-        same &= np.diff(matrix.indptr) == np.count_nonzero(row)
-    same &= ~kept_out
-    return same if same[initial > 0].all() else np.zeros_like(same)
-
-
-def _frozen(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
-    array.flags.writeable = False
-    return array
-
-
-def _read_only(matrix: Any) -> Any:
-    for part in (matrix.data, matrix.indices, matrix.indptr):
-        part.flags.writeable = False
-    return matrix

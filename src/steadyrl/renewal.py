@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.signal import fftconvolve, lfilter
 
 from steadyrl.errors import LengthsError, MixingTimeError
+from steadyrl.mixing import check_tolerance
 from steadyrl.perturbation import Perturbation
 
 Array = NDArray[np.float64]
@@ -192,8 +193,7 @@ def phase_mixing_time(
         >>> phase_mixing_time(EpisodeLengths.from_gymnasium([19, 199]))  # 20 or 200: CV 0.82, and yet never
         inf
     """
-    if not 0 < tolerance <= 1:
-        raise MixingTimeError(f"tolerance is {tolerance!r}; it must be a distance above 0 and at most 1")
+    check_tolerance(tolerance)
     period = lengths.period
     if perturbation is not None:
         detours = np.flatnonzero(_detour(perturbation, 64 + len(perturbation.detour or ())))

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from steadyrl import layers
-from steadyrl.chain import EpisodeChain, episode_chain
+from steadyrl.chain import EpisodeChain, episode_chain, require_finite_numbers
 from steadyrl.numerics import graphs
 from steadyrl.process import LearningProcess
 
@@ -48,10 +48,11 @@ def visits_of(chain: EpisodeChain) -> Array:
     chain.require_finite()
     start = process.reset
     visits = np.zeros(process.n_states)
-    visits[chain.inside] = chain.solver.left(start[chain.inside])
+    visits[chain.inside] = np.maximum(chain.solver.left(start[chain.inside]), 0.0)
     visits *= chain.reachable  # rounding in iterative solvers must not invent visits
     outside = process.terminal
     visits[outside] = start[outside] + (visits @ chain.matrix)[outside]
+    require_finite_numbers(visits)
     return visits
 
 
@@ -98,7 +99,7 @@ def mean_recurrence_times(process: LearningProcess, policy: ArrayLike) -> Array:
         [4.0, 4.0, 4.0, 4.0]
     """
     visits = expected_visits(process, policy)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         times: Array = visits.sum() / visits
     return times
 
@@ -115,14 +116,25 @@ def period(process: LearningProcess, policy: ArrayLike) -> int:
     """
     chain = episode_chain(process, policy)
     if process.layers is not None:
-        probabilities = layers.length_probabilities(process.layers, chain.policy)
-        return int(np.gcd.reduce(np.flatnonzero(probabilities > 0)))
+        return int(np.gcd.reduce(layers.possible_lengths(process.layers, chain.policy)))
     chain.require_finite()
     return graphs.cycle_gcd(*_merged(chain))
 
 
+def cyclic_classes(chain: EpisodeChain) -> tuple[int, NDArray[np.int64]]:
+    """Return the period d and, for each state, the times mod d at which the process can be in it (-1: never)."""
+    graph, root = _merged(chain)
+    d = graphs.cycle_gcd(graph, root)
+    depth = graphs.depths(graph, root) % d
+    terminal = chain.process.terminal
+    classes = np.full(chain.process.n_states, -1)
+    classes[chain.reachable & ~terminal] = depth[:-1]
+    classes[chain.reachable & terminal] = 0
+    return d, classes
+
+
 def _merged(chain: EpisodeChain) -> tuple[sp.csr_array, int]:
-    """Return the graph of reachable states with all terminal ones merged, and the merged state's number."""
+    """Return the graph of reachable states with all terminal ones merged into the last, and its number."""
     terminal = chain.process.terminal
     inside = np.flatnonzero(chain.reachable & ~terminal)
     label = np.full(chain.process.n_states, -1)
@@ -133,5 +145,5 @@ def _merged(chain: EpisodeChain) -> tuple[sp.csr_array, int]:
     edges = chain.matrix[np.flatnonzero(source)].tocoo()
     rows = label[np.flatnonzero(source)][edges.row]
     n = len(inside) + 1
-    graph = sp.csr_array((np.ones(edges.nnz, dtype=np.int8), (rows, label[edges.col])), (n, n))
+    graph = sp.csr_array((np.ones(edges.nnz, dtype=np.int32), (rows, label[edges.col])), (n, n))
     return graph, len(inside)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import tempfile
@@ -19,6 +20,8 @@ _HEADER = "steadyrl"
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     """Write `content` under a temporary name beside `path`, then rename it: all or nothing."""
     target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"the folder of {os.fspath(path)!r} does not exist")
     descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -34,8 +37,6 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
 
 def save_arrays(path: str | os.PathLike[str], kind: str, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
     """Write arrays and a JSON header as one npz file; the same content gives the same bytes."""
-    import io
-
     buffer = io.BytesIO()
     head = json.dumps({"kind": kind, "version": 1, **header}, sort_keys=True)
     np.savez_compressed(buffer, allow_pickle=False, **{_HEADER: np.array(head)}, **arrays)
@@ -49,8 +50,8 @@ def load_arrays(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any]
             header, arrays = _read(file)
         except Exception as error:  # zipfile, zlib and numpy raise a dozen types on damaged files
             raise FileFormatError(
-                f"{os.fspath(path)!r} is not a file that steadyrl wrote, or it is damaged ({error}); write it "
-                f"again with .save(path)"
+                f"{os.fspath(path)!r} is not a file that steadyrl wrote, or it is damaged ({type(error).__name__}); "
+                "write it again with .save(path)"
             ) from error
     if header.get("kind") != kind:
         raise FileFormatError(

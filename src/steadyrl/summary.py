@@ -15,12 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from steadyrl.chain import induced_chain
 from steadyrl.conditions import check_episodic
+from steadyrl.errors import MixingTimeError
 from steadyrl.gradients import steady_state_policy_gradient
-from steadyrl.mixing import mixing_time, total_variation
+from steadyrl.mixing import check_tolerance, mixing_time, total_variation
 from steadyrl.perturbation import Perturbation, perturb
 from steadyrl.process import LearningProcess
 from steadyrl.stationary import expected_visits, period, stationary_distribution
-from steadyrl.tabular import as_policy, softmax_policy
+from steadyrl.tabular import as_policy, extend_policy, softmax_policy
 from steadyrl.values import action_values, episode_performance, steady_state_performance
 
 Array = NDArray[np.float64]
@@ -34,13 +35,16 @@ class PolicySummary:
     period: int
     episode_performance: float
     steady_state_performance: float
-    mixing_time: float
+    mixing_time: float | None
+    """None if it was not found within the permitted steps (see notes)."""
     epsilon: float | None
-    """Of the recursive perturbation; None where E[T] = 1 leaves none to choose."""
+    """Of the recursive perturbation; None where E[T] = 1 leaves none to choose, or the process is perturbed already."""
     perturbed_mixing_time: float | None
-    """Given that the state is not null."""
+    """Given that the state is not null; None without epsilon, or if it was not found."""
     theorems: dict[str, float]
     """The residual of each statement of the paper."""
+    notes: tuple[str, ...]
+    """What could not be found, and why."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,27 @@ class Summary:
     tolerance: float
     policy: PolicySummary | None
     """None where this policy's episodes do not end."""
+
+    @property
+    def verdict(self) -> str:
+        """When data is at steady state, in a sentence."""
+        found = self.policy
+        if found is None:
+            return "There is no steady state: under this policy episodes do not end."
+        within = f"within {self.tolerance:g} of its steady state"
+        if found.mixing_time is None:
+            return f"Not {within} for a very long time."
+        later = ""
+        if found.perturbed_mixing_time is not None:
+            after = found.perturbed_mixing_time / found.average_episode_length
+            faster = found.perturbed_mixing_time < found.mixing_time
+            later = (
+                f"; perturbed starts bring it there in {after:.3g}" if faster else "; perturbed starts would not help"
+            )
+        if math.isinf(found.mixing_time):
+            return f"As it is, the process never comes {within}{later}{' average episode lengths' if later else ''}."
+        before = found.mixing_time / found.average_episode_length
+        return f"As it is, the process comes {within} after {before:.3g} average episode lengths{later}."
 
     @property
     def ok(self) -> bool:
@@ -91,49 +116,64 @@ def summarise(
         epsilon: of the recursive perturbation; None takes the paper's 1 - 1/E[T].
         tolerance: the distance at which the process counts as mixed.
     """
+    check_tolerance(tolerance)
     pi = as_policy(process, policy)
-    anyone = check_episodic(process)
-    this = check_episodic(process, pi)
+    for_all = check_episodic(process)
+    for_this = check_episodic(process, pi)
     return Summary(
         states=process.n_states,
         actions=process.n_actions,
         terminal_states=int(process.terminal.sum()),
         time_limit=None if process.layers is None else process.layers.limit,
-        homogeneous=anyone.homogeneous,
-        finite=anyone.finite,
-        finite_under_policy=this.finite,
-        message=anyone.message,
-        witness=dict(anyone.witness),
+        homogeneous=for_all.homogeneous,
+        finite=for_all.finite,
+        finite_under_policy=for_this.finite,
+        message=for_all.message,
+        witness=dict(for_all.witness),
         tolerance=tolerance,
-        policy=_under(process, pi, epsilon, tolerance) if this.ok else None,
+        policy=_under(process, pi, epsilon, tolerance) if for_this.ok else None,
     )
 
 
 def _under(process: LearningProcess, pi: Array, epsilon: float | None, tolerance: float) -> PolicySummary:
     visits = expected_visits(process, pi)
     mean = float(visits.sum())
-    perturbation = None
-    if epsilon is not None:
-        perturbation = Perturbation(epsilon)
-    elif mean > 1:
-        perturbation = Perturbation.for_average_episode_length(mean)
+    notes: list[str] = []
+
+    def found(what: str, *arguments: Any, **options: Any) -> float | None:
+        try:
+            return mixing_time(*arguments, **options)
+        except MixingTimeError as error:
+            notes.append(f"{what}: {error}")
+            return None
+
+    perturbation = _perturbation(process, mean, epsilon)
     theorems = _theorems(process, pi, mean)
     mixed = None
     if perturbation is not None:
         perturbed = perturb(process, perturbation)
-        extended = np.vstack([pi, np.full((1, process.n_actions), 1 / process.n_actions)])
+        extended = extend_policy(perturbed, pi)
         theorems |= _perturbed_theorems(process, pi, perturbed, extended)
-        mixed = mixing_time(perturbed, extended, tolerance, given_not_null=True)
+        mixed = found("perturbed mixing time", perturbed, extended, tolerance, given_not_null=True)
     return PolicySummary(
         average_episode_length=mean,
         period=period(process, pi),
         episode_performance=episode_performance(process, pi),
         steady_state_performance=steady_state_performance(process, pi),
-        mixing_time=mixing_time(process, pi, tolerance),
+        mixing_time=found("mixing time", process, pi, tolerance),
         epsilon=None if perturbation is None else perturbation.epsilon,
         perturbed_mixing_time=mixed,
+        notes=tuple(notes),
         theorems=dict(sorted(theorems.items(), key=lambda item: item[0].replace("Prop", "Z"))),
     )
+
+
+def _perturbation(process: LearningProcess, mean: float, epsilon: float | None) -> Perturbation | None:
+    if process.null is not None:
+        return None
+    if epsilon is not None:
+        return Perturbation(epsilon)
+    return Perturbation.for_average_episode_length(mean) if mean > 1 else None
 
 
 def _theorems(process: LearningProcess, pi: Array, mean: float) -> dict[str, float]:

@@ -58,6 +58,11 @@ def read_model(
                 "Gymnasium's toy-text environments have; for others, build LearningProcess from arrays, or diagnose "
                 "the environment from its episodes"
             )
+        if getattr(env.unwrapped, "fickle_passenger", False):
+            raise ProcessError(
+                "a fickle passenger changes the destination by a rule that is in the environment's step() but not in "
+                "its model P, so the model would be wrong; make the environment with fickle_passenger=False"
+            )
         return _convert(table, np.asarray(start, dtype=float)), limit
     finally:
         if made:

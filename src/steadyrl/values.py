@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steadyrl import layers
-from steadyrl.chain import EpisodeChain, episode_chain, require_terminal
-from steadyrl.errors import DiscountError, ProcessError
-from steadyrl.process import LearningProcess, expected
+from steadyrl.arrays import as_numbers
+from steadyrl.chain import EpisodeChain, episode_chain, require_finite_numbers, require_terminal
+from steadyrl.errors import DiscountError
+from steadyrl.process import LearningProcess, expected, reset_reward
 from steadyrl.stationary import stationary_distribution
 from steadyrl.tabular import as_policy
 
@@ -68,7 +69,8 @@ def episode_performance(process: LearningProcess, policy: ArrayLike) -> float:
         1.0
     """
     require_one_reset_reward(process, policy)
-    return float(process.initial @ state_values(process, policy))
+    start = process.initial > 0  # values elsewhere may not exist
+    return float(process.initial[start] @ state_values(process, policy)[start])
 
 
 def steady_state_performance(process: LearningProcess, policy: ArrayLike) -> float:
@@ -89,21 +91,17 @@ def require_one_reset_reward(process: LearningProcess, policy: ArrayLike) -> Non
     """Raise if expected rewards [S, A] give the reset a reward that depends on the terminal state.
 
     Then one episode's sum would depend on how the episode before it ended, and J_epi would not be one number.
+    Terminal states that this policy never reaches do not matter.
     """
-    if process.rewards.ndim == 1:
+    if process.rewards.ndim == 1 or not process.terminal.any():
         return
     pi = as_policy(process, policy)
-    states = np.flatnonzero(process.terminal)
-    reward = average_over_actions(pi[states], process.rewards[states])
-    differs = ~np.isclose(reward, reward[0], rtol=1e-9, atol=0.0)
-    if differs.any():
-        odd = int(np.argmax(differs))
-        raise ProcessError(
-            f"the reset has the expected reward {reward[0]} after terminal state {process.name(int(states[0]))}, but "
-            f"{reward[odd]} after {process.name(int(states[odd]))}, so what an episode earns depends on how the one "
-            "before it ended, and J_epi is not one number; give rewards for ending in a state as rewards [S], received "
-            "on arrival, or as the expected reward of the action that leads there"
-        )
+    reward = average_over_actions(pi, process.rewards)[process.terminal]
+    if np.allclose(reward, reward[0], rtol=1e-9, atol=0.0):
+        return
+    reached = episode_chain(process, pi).reachable[process.terminal]
+    if not np.allclose(reward[reached], reward[reached][0], rtol=1e-9, atol=0.0):
+        reset_reward(process)
 
 
 def as_discount(process: LearningProcess, discount: float | ArrayLike | None) -> Array:
@@ -111,7 +109,7 @@ def as_discount(process: LearningProcess, discount: float | ArrayLike | None) ->
     episodic = np.where(process.terminal, 0.0, 1.0)
     if discount is None:
         return episodic
-    gamma = np.asarray(discount, dtype=float)
+    gamma = as_numbers("the discount", discount, DiscountError)
     if gamma.ndim == 0:
         gamma = np.where(process.null_states, 1.0, gamma)
     if gamma.shape != (process.n_states,):
@@ -153,6 +151,7 @@ def values_of(chain: EpisodeChain) -> Array:
     if runs_on:
         c = c + rows @ np.where(outside, gamma * r, 0.0)
     y = chain.solver.right(c)
+    require_finite_numbers(y)
     after = float(reset[inside] @ (gamma[inside] * y) + reset[outside] @ (gamma[outside] * r[outside]))
     if runs_on:
         dropped = chain.solver.right(rows @ (1 - gamma))
@@ -161,7 +160,8 @@ def values_of(chain: EpisodeChain) -> Array:
         y = y + after * chain.solver.right(rows @ np.where(outside, gamma, 0.0))
     values[inside] = y
     values[outside] = r[outside] + after
-    return process.expected_rewards + expected(process, gamma * values)
+    # What lies behind a discount of 0 does not count, even if it has no value.
+    return process.expected_rewards + expected(process, np.where(gamma == 0, 0.0, gamma * values))
 
 
 def average_over_actions(policy: Array, q: Array) -> Array:

@@ -35,13 +35,18 @@ from steadyrl.numerics import elimination, multigrid
 
 Array = NDArray[np.float64]
 
-DENSE_STATES = 1500
+DENSE_STATES = 600
 LARGEST_ELIMINATION = 6000  # states for which elimination is tried when all else fails: some 15 seconds
 _ENVELOPE_WORK = 1e10  # multiplications of a banded factorisation, above which multigrid goes first
 _REFINEMENTS = 25
 _KRYLOV_RTOL = (1e-9, 1e-5)  # of the first multigrid solve, and of each refinement
 _ACCURACY = 1e-14  # what refinement aims at, relative to the largest entry
 _ROUNDING = 1e-12  # a change below which its standing still is no failure
+
+BEYOND_NUMBERS = (
+    "the expected length of an episode is beyond 1e308 transitions, the largest number in double precision; add a time "
+    "limit (process.with_time_limit), or leave out transitions of negligible probability"
+)
 
 _Solve = Callable[[Array, float], Array | None]
 
@@ -86,11 +91,19 @@ class AbsorbingChain:
                 y = solve(rhs, 0.0)
             else:
                 y = self._refine(rhs, solve, self._left_residual if left else self._right_residual)
-            if y is not None:
+            if y is not None and self._certain(y, rhs, left):
                 return y
             with self._lock:  # the two sides may be solved in two threads
                 if self.method == method:
                     self._fall_back()
+
+    def _certain(self, y: Array, rhs: Array, left: bool) -> bool:
+        """Return whether a solution is one: nothing negative from nothing negative, and what enters leaves."""
+        if self.method in ("substitution", "elimination") or rhs.min() < 0:
+            return True
+        largest = float(np.abs(y).max())
+        flows = not left or abs(float(y @ self._leave) - float(rhs.sum())) <= 1e-10 * float(rhs.sum())
+        return bool(y.min() >= -_ROUNDING * largest) and flows
 
     def _fall_back(self) -> None:
         if self.method == "multigrid":
@@ -122,7 +135,7 @@ class AbsorbingChain:
         a = self._matrix()[order][:, order].tocsr()  # upper triangular, non-positive off it
 
         def solve(rhs: Array, left: bool) -> Array:
-            triangle = a.T.tocsr() if left else a
+            triangle = _with_c_integers(a.T.tocsr() if left else a)
             parts = [np.maximum(rhs, 0), np.maximum(-rhs, 0)] if rhs.min(initial=0) < 0 else [rhs]
             # Signs apart: then nothing is ever subtracted.
             solved = spsolve_triangular(triangle, np.column_stack([part[order] for part in parts]), lower=left)
@@ -134,6 +147,8 @@ class AbsorbingChain:
 
     def _elimination(self) -> tuple[_Solve, _Solve]:
         factors = elimination.factor(self._off.toarray(), self._leave)
+        if not (np.diag(factors.upper) > 0).all():
+            raise AccuracyError(BEYOND_NUMBERS)
         return lambda b, _: factors.solve_left(b), lambda c, _: factors.solve_right(c)
 
     def _factorisation(self) -> tuple[_Solve, _Solve]:
@@ -206,6 +221,12 @@ class AbsorbingChain:
     def _sums(self, states: NDArray[np.integer[Any]], parts: Array) -> Array:
         """Return the sum of the parts that belong to each state."""
         return np.asarray(np.bincount(states, weights=parts, minlength=self._n), dtype=float)
+
+
+def _with_c_integers(matrix: Any) -> Any:
+    """Return the matrix with the index type that SuperLU insists on in some releases of SciPy."""
+    parts = (matrix.data, matrix.indices.astype(np.intc), matrix.indptr.astype(np.intc))
+    return sp.csr_array(parts, matrix.shape)
 
 
 def _exact_product(a: Array, b: Array) -> tuple[Array, Array]:

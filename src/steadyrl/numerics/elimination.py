@@ -15,6 +15,7 @@ The elimination is blocked, so that nearly all the work is matrix multiplication
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,6 +59,18 @@ def factor(q: Array, leave: Array) -> Factors:
     q = np.array(q, dtype=float, order="C")
     e = np.array(leave, dtype=float)
     d = np.empty(n)
+    with np.errstate(
+        under="ignore", over="ignore", divide="ignore", invalid="ignore"
+    ):  # the caller looks at the pivots
+        _eliminate(q, e, d)
+    lower, upper = -np.tril(q, -1), -np.triu(q, 1)
+    np.fill_diagonal(upper, d)
+    return Factors(lower, upper)
+
+
+def _eliminate(q: Array, e: Array, d: Array) -> None:
+    """Overwrite q with both factors, e with what leaves each state when it is eliminated, and d with the pivots."""
+    n = len(d)
     for start in range(0, n, _BLOCK):
         stop = min(start + _BLOCK, n)
         for k in range(start, stop):
@@ -71,16 +84,11 @@ def factor(q: Array, leave: Array) -> Factors:
         block = slice(start, stop)
         q[stop:, stop:] += q[stop:, block] @ q[block, stop:]
         e[stop:] += q[stop:, block] @ e[block]
-    lower, upper = -np.tril(q, -1), -np.triu(q, 1)
-    np.fill_diagonal(upper, d)
-    return Factors(lower, upper)
 
 
-def _by_sign(solve, rhs: Array) -> Array:  # type: ignore[no-untyped-def]
+def _by_sign(solve: Callable[[Array], Array], rhs: Array) -> Array:
     """Solve for the positive and the negative part apart: each is then free of subtraction."""
     if rhs.min(initial=0.0) >= 0:
-        result: Array = solve(rhs)
-        return result
+        return solve(rhs)
     parts = solve(np.column_stack([np.maximum(rhs, 0), np.maximum(-rhs, 0)]))
-    difference: Array = parts[:, 0] - parts[:, 1]
-    return difference
+    return parts[:, 0] - parts[:, 1]

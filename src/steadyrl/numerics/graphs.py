@@ -30,6 +30,13 @@ def reachable(graph: Any, sources: Mask) -> Mask:
 
 def cycle_gcd(graph: Any, root: int) -> int:
     """Return the greatest common divisor of all cycle lengths of a strongly connected graph."""
+    depth = depths(graph, root)
+    rows = np.repeat(np.arange(graph.shape[0]), np.diff(graph.indptr))
+    return int(np.gcd.reduce(np.abs(depth[rows] + 1 - depth[graph.indices])))
+
+
+def depths(graph: Any, root: int) -> Indices:
+    """Return the length of a shortest path from the root to each node; all must be reachable."""
     _, parent = breadth_first_order(graph, root, directed=True)
     parent[root] = root
     depth = np.ones(graph.shape[0], dtype=np.int64)
@@ -37,8 +44,7 @@ def cycle_gcd(graph: Any, root: int) -> int:
     while (parent != root).any():  # pointer doubling: as many rounds as the depth has binary digits
         depth += depth[parent]
         parent = parent[parent]
-    rows = np.repeat(np.arange(graph.shape[0]), np.diff(graph.indptr))
-    return int(np.gcd.reduce(np.abs(depth[rows] + 1 - depth[graph.indices])))
+    return depth
 
 
 def end_components(actions: Any, n_actions: int, candidates: Mask) -> dict[int, tuple[int, ...]]:
@@ -53,7 +59,7 @@ def end_components(actions: Any, n_actions: int, candidates: Mask) -> dict[int, 
     while alive.any():
         pairs = np.flatnonzero(allowed)
         edges = actions[pairs].tocoo()
-        graph = sp.csr_array((np.ones(edges.nnz, dtype=np.int8), (pairs[edges.row] // n_actions, edges.col)), (n, n))
+        graph = sp.csr_array((np.ones(edges.nnz, dtype=np.int32), (pairs[edges.row] // n_actions, edges.col)), (n, n))
         _, label = connected_components(graph, directed=True, connection="strong")
         leaving = label[pairs[edges.row] // n_actions] != label[edges.col]
         if not leaving.any():
