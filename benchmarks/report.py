@@ -73,7 +73,13 @@ def provenance(command: str, seed: int, started: str, peers: dict[str, str]) -> 
         "versions": {"python": platform.python_version()}
         | {name: version(name) for name in ("steadyrl", "numpy", "scipy", "mpmath", "gymnasium")},
         "peers' versions": peers,
-        "machine": {"cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"},
+        "machine": {
+            "cores": os.cpu_count(),
+            "system": f"{platform.system()} {platform.machine()}",
+            "load in the last 15 minutes": round(
+                os.getloadavg()[2], 1
+            ),  # of others too: above the cores, times are high
+        },
     }
 
 
