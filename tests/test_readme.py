@@ -21,18 +21,14 @@ def test_the_readmes_first_example_computes_the_numbers_beside_it():
     assert f"J_epi = {steadyrl.episode_performance(process, policy):.4f}" in code
 
 
-def test_the_readmes_second_example_runs():
+def test_the_readmes_second_example_computes_the_gradient_beside_it():
     code = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[1]
-    given, _ = steadyrl.gallery.wrong_way()
-    scope = {
-        "steadyrl": steadyrl,
-        "transitions": given.transitions,
-        "rewards": given.rewards,
-        "initial": given.initial,
-        "logits": [[0.0, 0.0]] * given.n_states,
-    }
+    scope = {"steadyrl": steadyrl}
     exec(code, scope)
-    assert scope["perturbed"].null == given.n_states
+    gradient = steadyrl.policy_gradient(scope["process"], scope["logits"])
+    assert gradient.tolist() == [[0, 0], [0.5, -0.5], [0, 0]]
+    assert f"J_epi: {[[float(f'{x:g}') for x in row] for row in gradient]}".replace(".0", "") in code
+    assert scope["perturbed"].null == 3
 
 
 def test_the_readmes_claim_about_taxi():
