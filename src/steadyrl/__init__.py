@@ -12,18 +12,25 @@ is at it, and brings environments to it. Start with `steadyrl check FrozenLake-v
 
 from importlib.metadata import version
 
-from steadyrl import errors, gallery
+from steadyrl import environments, errors, gallery
 from steadyrl.conditions import EpisodicCheck, check_episodic
 from steadyrl.errors import (
     DiscountError,
+    EnvironmentRaisedError,
+    EpisodeError,
+    EpisodeTooLongError,
     FileFormatError,
     MissingExtraError,
     MixingTimeError,
+    NonFiniteError,
     NotEpisodicError,
     PerturbationError,
     PolicyError,
     ProcessError,
+    RolloutError,
     SteadyrlError,
+    StepTimeoutError,
+    WorkerLostError,
 )
 from steadyrl.gradients import (
     GradientBias,
@@ -42,6 +49,7 @@ from steadyrl.perturbation import (
     sample_path,
 )
 from steadyrl.process import LearningProcess
+from steadyrl.rollouts import Episodes, Samples, collect_episodes, collect_samples
 from steadyrl.stationary import (
     average_episode_length,
     expected_visits,
@@ -57,24 +65,36 @@ __version__ = version("steadyrl")
 __all__ = [
     "CoupledSample",
     "DiscountError",
+    "EnvironmentRaisedError",
+    "EpisodeError",
+    "EpisodeTooLongError",
+    "Episodes",
     "EpisodicCheck",
     "FileFormatError",
     "GradientBias",
     "LearningProcess",
     "MissingExtraError",
     "MixingTimeError",
+    "NonFiniteError",
     "NotEpisodicError",
     "Perturbation",
     "PerturbationError",
     "PolicyError",
     "ProcessError",
+    "RolloutError",
+    "Samples",
     "SteadyrlError",
+    "StepTimeoutError",
+    "WorkerLostError",
     "action_values",
     "average_episode_length",
     "check_episodic",
     "classic_gradient",
+    "collect_episodes",
+    "collect_samples",
     "coupled_sampling",
     "distances",
+    "environments",
     "episode_performance",
     "errors",
     "expected_visits",
