@@ -103,15 +103,15 @@ def wrong_way(delay: int = 4, early: float = 1.0, late: float = 2.0) -> Entry:
     With discounts below (early / late)^(1 / delay) the classic discounted estimator with returns that stop at the
     end of the episode points away from the true gradient, exactly opposite.
     """
-    # States: 0 end, 1 choose, 2 early end, 3, ..., 2 + delay the way to the late reward; 0, 2 and the last are
-    # terminal. Action 0 in state 1 goes to 2 (reward `early` on arrival, T = 2); action 1 goes along
-    # 3, 4, ..., 2 + delay, where `late` arrives (T = 2 + delay).
+    # States: 0 start, 1 choose, 2 early end, then 3, ..., 3 + delay on the way to the late reward; 0, 2 and the last
+    # are terminal. Action 0 in state 1 goes to 2 (`early` arrives, T = 2); action 1 goes along 3, 4, ..., 3 + delay,
+    # where `late` arrives (T = 2 + delay).
     # Undiscounted: Q(1, 0) = early < late = Q(1, 1). Discounted, stopping at the end: Q(1, 0) = early,
     # Q(1, 1) = g^delay late: smaller as soon as g^delay < early / late. There is one decision, so the
     # gradient's direction is the sign of Q(1, 0) - Q(1, 1): truth (-, +), classic (+, -), cosine -1.
     # At the uniform policy: J_epi = (early + late) / 2, E[T] = 2 + delay / 2.
     _require(delay >= 1, "delay", delay)
-    n = 3 + delay
+    n = 4 + delay
     soon, wait = np.zeros((n, n)), np.zeros((n, n))
     for matrix in (soon, wait):
         matrix[[0, 2, n - 1], 1] = 1

@@ -21,12 +21,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from steadyrl.chain import EpisodeChain, episode_chain
+from steadyrl.chain import episode_chain
 from steadyrl.errors import PolicyError
 from steadyrl.process import LearningProcess
 from steadyrl.stationary import expected_visits, visits_of
 from steadyrl.tabular import as_policy, softmax_policy
-from steadyrl.values import as_discount, average_over_actions, values_of
+from steadyrl.values import as_discount, average_over_actions, require_one_reset_reward, values_of
 
 Array = NDArray[np.float64]
 
@@ -52,8 +52,7 @@ def policy_gradient(
         [0.5, -0.5]
     """
     pi, score = _parameterisation(process, logits, policy, score)
-    chain = episode_chain(process, pi)
-    visits, q = _visits_and_values(chain)
+    visits, q = _visits_and_values(process, pi)
     # Terminal states: only the very first reset is part of J_epi, and its action is ignored unless an
     # [S, A] reward says otherwise.
     adjoint = np.where(process.terminal, process.initial, visits)
@@ -69,11 +68,10 @@ def steady_state_policy_gradient(
     the raw process. Arguments and result as for `policy_gradient`.
     """
     pi, score = _parameterisation(process, logits, policy, score)
-    chain = episode_chain(process, pi)
-    visits, q = _visits_and_values(chain)
+    visits, q = _visits_and_values(process, pi)
     rho = visits / visits.sum()
     real = ~process.terminal & ~process.null_states
-    raw_average_episode_length = 1 + rho[real].sum() / rho[process.terminal].sum()  # Proposition 5
+    raw_average_episode_length = float(1 + rho[real].sum() / rho[process.terminal].sum())  # Proposition 5
     given_not_terminal = np.where(real, rho, 0.0) / rho[real].sum() if rho[real].any() else np.zeros_like(rho)
     return (raw_average_episode_length - 1) * _along_scores(given_not_terminal, pi, q, score)
 
@@ -133,8 +131,10 @@ def gradient_bias(
     return GradientBias(float(np.cos(angle)), float(np.degrees(angle)), lengths[1] / lengths[0])
 
 
-def _visits_and_values(chain: EpisodeChain) -> tuple[Array, Array]:
-    if chain.process.layers is not None or chain.process.n_states < 100_000:
+def _visits_and_values(process: LearningProcess, pi: Array) -> tuple[Array, Array]:
+    require_one_reset_reward(process, pi)
+    chain = episode_chain(process, pi)
+    if process.layers is not None or process.n_states < 100_000:
         return visits_of(chain), values_of(chain)
     chain.require_finite()
     _ = chain.solver  # built once, then used from both sides at once

@@ -1,11 +1,11 @@
-"""Time limits: a process whose states carry the number of actions taken, kept as what it is made of.
+r"""Time limits: a process whose states carry the number of actions taken, kept as what it is made of.
 
 Within an episode such a process only goes forward, from one layer (all states after k actions) to the
 next, so everything about it is one pass over the layers with the matrices of the process without
 the limit. A million layered states never become a million-row linear system.
 
     layer 0 --actions--> layer 1 --actions--> ... --actions--> layer n-1 --actions--> cut by the limit
-       \\                   \\                                     \\
+       \                   \                                     \
         `-------------------`---------> terminal states <----------'
 """
 
@@ -72,13 +72,9 @@ class Layers:
         """The base's rewards on every layer; [S, A] rewards of a cut state are those of the reset."""
         rewards = self.base.rewards
         if rewards.ndim == 1:
-            return np.concatenate(
-                [np.tile(rewards[self.inside], self.limit + 1), rewards[self.outside_states]]
-            )
+            return np.concatenate([np.tile(rewards[self.inside], self.limit + 1), rewards[self.outside_states]])
         reset = np.broadcast_to(rewards[self.outside_states[0]], (len(self.inside), rewards.shape[1]))
-        return np.concatenate(
-            [np.tile(rewards[self.inside], (self.limit, 1)), reset, rewards[self.outside_states]]
-        )
+        return np.concatenate([np.tile(rewards[self.inside], (self.limit, 1)), reset, rewards[self.outside_states]])
 
     def name(self, state: int) -> str:
         """Return a readable name: the base state's, with the step or the reason for the end."""
@@ -92,9 +88,7 @@ class Layers:
 def spread_policy(layers: Layers, policy: Array) -> Array:
     """Return the policy that acts at every step as `policy` [base states, A] does."""
     ends = np.broadcast_to(policy[layers.outside_states[0]], (len(layers.inside), policy.shape[1]))
-    return np.concatenate(
-        [np.tile(policy[layers.inside], (layers.limit, 1)), ends, policy[layers.outside_states]]
-    )
+    return np.concatenate([np.tile(policy[layers.inside], (layers.limit, 1)), ends, policy[layers.outside_states]])
 
 
 def visits(layers: Layers, policy: Array) -> Array:
@@ -117,8 +111,8 @@ def visits(layers: Layers, policy: Array) -> Array:
 def length_probabilities(layers: Layers, policy: Array) -> Array:
     """Return P(T = k) for k = 0, ..., limit + 1."""
     n = len(layers.inside)
-    alive = visits(layers, policy)[: (layers.limit + 1) * n].reshape(-1, n)
-    by_layer = policy[: layers.limit * n].reshape(layers.limit, n, -1)
+    alive = visits(layers, policy)[: (layers.limit + 1) * n].reshape(layers.limit + 1, n)
+    by_layer = policy[: layers.limit * n].reshape(layers.limit, n, policy.shape[1])
     leaving = np.column_stack([matrix.sum(axis=1) for matrix in layers.ending])
     ends = np.einsum("ki,kia,ia->k", alive[:-1], by_layer, leaving)
     result = np.zeros(layers.limit + 2)
@@ -193,7 +187,7 @@ def _forward(layers: Layers, by_layer: Array) -> Any:
     if (by_layer == by_layer[0]).all():  # the same policy at every step: one matrix for all layers
         parts = zip(by_layer[0].T, layers.onward, strict=True)
         chain = sum(sp.diags_array(weights) @ matrix for weights, matrix in parts)
-        into = chain.T.tocsr()  # type: ignore[union-attr]
+        into = chain.T.tocsr()
         return lambda k, x: into @ x
     intos = [matrix.T.tocsr() for matrix in layers.onward]
     return lambda k, x: sum(into @ (x * by_layer[k, :, a]) for a, into in enumerate(intos))

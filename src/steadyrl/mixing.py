@@ -60,9 +60,7 @@ def marginals(process: LearningProcess, policy: ArrayLike, steps: int) -> Array:
     return result
 
 
-def distances(
-    process: LearningProcess, policy: ArrayLike, steps: int, *, given_not_null: bool = False
-) -> Array:
+def distances(process: LearningProcess, policy: ArrayLike, steps: int, *, given_not_null: bool = False) -> Array:
     """Return TV(rho^(t), rho) for t = 0, ..., steps.
 
     Args:
@@ -119,8 +117,8 @@ def mixing_time(
         if t >= max_steps:
             break
     raise MixingTimeError(
-        f"the distance to the steady state is still {distance:.3g} after {max_steps} steps, above the tolerance {tolerance}; "
-        "raise max_steps, or perturb the process, which brings it down within a few average episode lengths"
+        f"the distance to the steady state is still {distance:.3g} after {max_steps} steps, above the tolerance "
+        f"{tolerance}; raise max_steps, or perturb the process, which brings it down within a few episodes"
     )
 
 
@@ -150,7 +148,7 @@ def spectral_gap(process: LearningProcess, policy: ArrayLike) -> float:
         found = error.eigenvalues
         if len(found) < 2:
             raise MixingTimeError(
-                f"Arnoldi iteration found no second eigenvalue of this {len(kept)}-state chain; its mixing_time is exact"
+                f"Arnoldi iteration found no second eigenvalue of this chain of {len(kept)} states; use mixing_time"
             ) from error
     return float(1 - np.sort(np.abs(found))[-2])
 
@@ -213,7 +211,7 @@ def _end_probabilities(parts: layers.Layers, policy: Array, alive: Array) -> Arr
     n, limit = len(parts.inside), parts.limit
     result = np.zeros((limit + 1, len(parts.outside_states)))
     result[0] = parts.start_out
-    by_layer = policy[: limit * n].reshape(limit, n, -1)
+    by_layer = policy[: limit * n].reshape(limit, n, policy.shape[1])
     for action, matrix in enumerate(parts.ending):
         result[1:] += (matrix.T @ (alive[:limit] * by_layer[:, :, action]).T).T
     return result
@@ -230,10 +228,11 @@ def _by_powers(chain: EpisodeChain, rho: Array, tolerance: float) -> float:
     while above(start @ powers[-1]):
         if len(powers) > 62:
             raise MixingTimeError(
-                f"the distance is above the tolerance {tolerance} even after 2^62 steps: either it mixes more slowly than "
-                "that, or the tolerance is below the precision of the arithmetic"
+                f"the distance is above the tolerance {tolerance} even after 2^62 steps: either it mixes more slowly "
+                "than that, or the tolerance is below the precision of the arithmetic"
             )
-        powers.append(powers[-1] @ powers[-1])
+        squared = powers[-1] @ powers[-1]
+        powers.append(squared / squared.sum(axis=1, keepdims=True))  # else rounding errors in the mass double too
     now, t = start, 0
     for exponent in reversed(range(len(powers) - 1)):
         ahead = now @ powers[exponent]

@@ -89,8 +89,7 @@ class Perturbation:
             return np.append(self.detour, np.zeros(longest + 1))[: longest + 1]
         assert self.epsilon is not None
         if self.recursive:
-            result: Array = (1 - self.epsilon) * self.epsilon**k
-            return result
+            return (1 - self.epsilon) * np.power(self.epsilon, k, dtype=float)
         return np.where(k == 0, 1 - self.epsilon, np.where(k == 1, self.epsilon, 0.0))
 
     def draw(self, count: int, *, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -159,7 +158,8 @@ def perturb(process: LearningProcess, perturbation: Perturbation) -> LearningPro
     names = [process.name(s) for s in range(n)]
     names += ["null"] if n_null == 1 else [f"null {k}" for k in range(1, n_null + 1)]
     initial = np.append(process.initial, np.zeros(n_null))
-    return LearningProcess(matrices, rewards, initial, names=names, null=range(n, n + n_null))
+    kept_out = np.flatnonzero(~process.terminal).tolist()  # what was not terminal before is not terminal now
+    return LearningProcess(matrices, rewards, initial, names=names, null=range(n, n + n_null), nonterminal=kept_out)
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,9 @@ def renumber(ends: ArrayLike, perturbation: Perturbation, *, rng: np.random.Gene
         )
     detours = np.zeros(len(terminal), dtype=np.int64)
     detours[terminal] = perturbation.draw(int(terminal.sum()), rng=rng)
-    return np.arange(len(terminal)) + np.append(0, np.cumsum(detours)[:-1])
+    inserted = np.concatenate([[0], np.cumsum(detours)[:-1]])
+    times: NDArray[np.int64] = np.arange(len(terminal)) + inserted
+    return times
 
 
 def _as_detour(detour: tuple[float, ...]) -> tuple[float, ...]:
@@ -256,6 +258,8 @@ def _as_detour(detour: tuple[float, ...]) -> tuple[float, ...]:
         )
     last = int(np.flatnonzero(values)[-1])
     if last == 0:
-        raise PerturbationError("the detour always has length 0, which perturbs nothing; give P(G = k) > 0 for some k >= 1")
+        raise PerturbationError(
+            "the detour always has length 0, which perturbs nothing; give P(G = k) > 0 for some k >= 1"
+        )
     kept = values[: last + 1] / values.sum()
     return tuple(kept.tolist())

@@ -17,17 +17,18 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from steadyrl.errors import FileFormatError, ProcessError
 from steadyrl import layers as time_limit_layers
+from steadyrl.errors import FileFormatError, ProcessError
 from steadyrl.layers import Layers
 from steadyrl.storage import load_arrays, save_arrays
 
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
@@ -48,6 +49,9 @@ class LearningProcess:
         names: a name for each state, for messages and tables; by default their numbers.
         null: the number of the null state, or of several, of a perturbed process (see `perturb`). A null
             state never counts as terminal, though its row may be that of a terminal state.
+        nonterminal: other states to leave out of the terminal ones. Definition 1's set is the largest, so it takes
+            in a state of mid-episode from which every action happens to lead where a reset does; an environment
+            that says where its episodes end knows better.
 
     Raises:
         ProcessError: if an array has the wrong shape, a row is not a distribution, or a value is not finite.
@@ -67,9 +71,10 @@ class LearningProcess:
         *,
         names: Sequence[str] | None = None,
         null: int | Sequence[int] | None = None,
+        nonterminal: Sequence[int] | None = None,
     ) -> None:
         matrices = _as_matrices(transitions)
-        n_actions, n_states = len(matrices), matrices[0].shape[0]
+        n_actions, n_states = len(matrices), int(matrices[0].shape[0])
         self._n_states, self._n_actions = n_states, n_actions
         self._layers: Layers | None = None
         self._names = None if names is None else tuple(str(name) for name in names)
@@ -77,10 +82,10 @@ class LearningProcess:
             raise ProcessError(f"names has {len(self._names)} entries, but there are {n_states} states")
         self._initial = _frozen(_as_initial(initial, n_states))
         self._rewards = _frozen(_as_rewards(rewards, n_states, n_actions))
-        self._null = _as_null(null, n_states)
+        self._null = _as_mask("null", null, n_states)
+        self._nonterminal = _as_mask("nonterminal", nonterminal, n_states)
         self._matrices: tuple[Any, ...] | None = tuple(_normalised(m, a) for a, m in enumerate(matrices))
-        self._terminal = _frozen(_terminal_states(self._matrices, self._initial, self._null))
-        self._check_reset_rewards()
+        self._terminal = _frozen(_terminal_states(self._matrices, self._initial, self._null | self._nonterminal))
 
     @property
     def n_states(self) -> int:
@@ -131,6 +136,11 @@ class LearningProcess:
     def null_states(self) -> Mask:
         """Which states are null states, [S]."""
         return self._null
+
+    @property
+    def nonterminal(self) -> Mask:
+        """Which states were declared not to be terminal, [S]."""
+        return self._nonterminal
 
     @property
     def layers(self) -> Layers | None:
@@ -186,7 +196,7 @@ class LearningProcess:
         limited._matrices = None
         limited._initial = _frozen(layers.outside(self._initial))
         limited._rewards = _frozen(layers.rewards())
-        limited._null = np.zeros(layers.n_states, dtype=bool)
+        limited._null = limited._nonterminal = _as_mask("null", None, layers.n_states)
         limited._terminal = _frozen(np.arange(layers.n_states) >= layers.limit * len(layers.inside))
         return limited
 
@@ -212,7 +222,7 @@ class LearningProcess:
         from steadyrl.toytext import read_model
 
         model, limit = read_model(env_or_id, time_limit, make_arguments)
-        process = cls(model.transitions, model.rewards, model.initial, names=model.names)
+        process = cls(model.transitions, model.rewards, model.initial, names=model.names, nonterminal=model.nonterminal)
         return process if limit is None else process.with_time_limit(limit)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -227,8 +237,9 @@ class LearningProcess:
                 arrays[f"{part}_{action}"] = getattr(matrix, part)
         if base._names is not None:
             arrays["names"] = np.array(base._names, dtype=str)
-        if base._null.any():
-            arrays["null"] = np.flatnonzero(base._null)
+        for kind, mask in (("null", base._null), ("nonterminal", base._nonterminal)):
+            if mask.any():
+                arrays[kind] = np.flatnonzero(mask)
         header = {"n_states": base.n_states, "n_actions": base.n_actions, "time_limit": limit}
         save_arrays(path, "learning process", header, arrays)
 
@@ -247,8 +258,8 @@ class LearningProcess:
                 for a in range(int(header["n_actions"]))
             ]
             names = arrays["names"].tolist() if "names" in arrays else None
-            null = arrays["null"].tolist() if "null" in arrays else None
-            process = cls(matrices, arrays["rewards"], arrays["initial"], names=names, null=null)
+            kept_out = {kind: arrays[kind].tolist() for kind in ("null", "nonterminal") if kind in arrays}
+            process = cls(matrices, arrays["rewards"], arrays["initial"], names=names, **kept_out)
             limit = header["time_limit"]
             return process if limit is None else process.with_time_limit(int(limit))
         except (KeyError, TypeError, ValueError) as error:
@@ -262,22 +273,6 @@ class LearningProcess:
             f"LearningProcess({self._n_states} states, {self._n_actions} actions, "
             f"{int(self._terminal.sum())} terminal{limit})"
         )
-
-    def _check_reset_rewards(self) -> None:
-        """A reset has one reward: [S, A] rewards of terminal states must not depend on the state."""
-        if self._rewards.ndim == 1 or not self._terminal.any():
-            return
-        states = np.flatnonzero(self._terminal)
-        rows = self._rewards[states]
-        differs = ~np.isclose(rows, rows[0], rtol=1e-9, atol=0.0).all(axis=1)
-        if differs.any():
-            odd = int(states[np.argmax(differs)])
-            raise ProcessError(
-                f"rewards [S, A] differ between the terminal states {self.name(int(states[0]))} and "
-                f"{self.name(odd)} ({rows[0].tolist()} and {self._rewards[odd].tolist()}), but what follows a "
-                "terminal state is the reset, the same for all of them; give rewards for ending in a state as "
-                "rewards [S], received on arrival, or as the expected reward of the action that leads there"
-            )
 
 
 def expected(process: LearningProcess, arrival: Array) -> Array:
@@ -301,9 +296,7 @@ def _as_matrices(transitions: Any) -> list[Any]:
     shape = given[0].shape
     for action, matrix in enumerate(given):
         if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
-            raise ProcessError(
-                f"transitions of action {action} have shape {matrix.shape}; they must be [S, S], S >= 1"
-            )
+            raise ProcessError(f"transitions of action {action} have shape {matrix.shape}; they must be [S, S], S >= 1")
         if matrix.shape != shape:
             raise ProcessError(
                 f"transitions of action {action} have shape {matrix.shape}, those of action 0 {shape}; every "
@@ -365,18 +358,18 @@ def _as_rewards(rewards: ArrayLike, n_states: int, n_actions: int) -> Array:
     return values
 
 
-def _as_null(null: int | Sequence[int] | None, n_states: int) -> Mask:
+def _as_mask(what: str, given: int | Sequence[int] | None, n_states: int) -> Mask:
     mask = np.zeros(n_states, dtype=bool)
-    if null is not None:
-        states = np.atleast_1d(np.asarray(null))
+    if given is not None and np.size(given):
+        states = np.atleast_1d(np.asarray(given))
         if states.dtype.kind not in "iu" or (states < 0).any() or (states >= n_states).any():
-            raise ProcessError(f"null is {null!r}; it must be a state from 0 to {n_states - 1}, or several")
+            raise ProcessError(f"{what} is {given!r}; it must be a state from 0 to {n_states - 1}, or several")
         mask[states] = True
     mask.flags.writeable = False
     return mask
 
 
-def _terminal_states(matrices: Sequence[Any], initial: Array, null: Mask) -> Mask:
+def _terminal_states(matrices: Sequence[Any], initial: Array, kept_out: Mask) -> Mask:
     """Return Definition 1's maximal set: the states whose every action has the row of a reset."""
     start = int(np.argmax(initial > 0))
     row = matrices[0][[start]].toarray()[0]
@@ -387,11 +380,11 @@ def _terminal_states(matrices: Sequence[Any], initial: Array, null: Mask) -> Mas
         alike = np.abs(matrix.data - expected) <= ROW_TOLERANCE * expected
         same &= np.bincount(rows, weights=alike, minlength=len(initial)) == np.count_nonzero(row)
         same &= np.diff(matrix.indptr) == np.count_nonzero(row)
-    same &= ~null
+    same &= ~kept_out
     return same if same[initial > 0].all() else np.zeros_like(same)
 
 
-def _frozen(array: Any) -> Any:
+def _frozen(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
     array.flags.writeable = False
     return array
 

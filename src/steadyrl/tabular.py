@@ -22,10 +22,22 @@ def uniform_policy(process: LearningProcess) -> Array:
 
 
 def softmax_policy(logits: ArrayLike) -> Array:
-    """Return the policy pi(a|s) = exp(logits[s, a]) / sum_b exp(logits[s, b])."""
+    """Return the policy pi(a|s) = exp(logits[s, a]) / sum_b exp(logits[s, b]).
+
+    A logit of -inf stands for an action that is never taken.
+    """
     values = np.asarray(logits, dtype=float)
-    if values.ndim != 2 or not np.isfinite(values).all():
-        raise PolicyError(f"logits must be finite numbers [S, A]; got shape {values.shape}")
+    if values.ndim != 2:
+        raise PolicyError(f"logits must be an array [S, A]; got shape {values.shape}")
+    bad = np.isnan(values) | (values == np.inf)
+    if bad.any():
+        state, action = (int(i) for i in np.argwhere(bad)[0])
+        raise PolicyError(
+            f"logits[{state}, {action}] is {values[state, action]}; logits must be numbers below infinity"
+        )
+    if np.isneginf(values).all(axis=1).any():
+        state = int(np.argmax(np.isneginf(values).all(axis=1)))
+        raise PolicyError(f"every logit of state {state} is -inf, which leaves no action to take")
     result: Array = softmax(values, axis=1)
     return result
 

@@ -28,6 +28,8 @@ class Model:
     rewards: Array
     initial: Array
     names: list[str]
+    nonterminal: list[int]
+    """Gymnasium says where episodes end, so no state of mid-episode is terminal, whatever its row."""
 
 
 def read_model(
@@ -45,15 +47,14 @@ def read_model(
     else:
         env, made = gymnasium.make(env_or_id, **make_arguments), True
     try:
-        if time_limit == "spec":
-            limit = None if env.spec is None else env.spec.max_episode_steps
-        else:
-            limit = time_limit
+        spec_limit = None if env.spec is None else env.spec.max_episode_steps
+        limit = spec_limit if time_limit == "spec" else time_limit
         table = getattr(env.unwrapped, "P", None)
         start = getattr(env.unwrapped, "initial_state_distrib", None)
         if table is None or start is None:
+            name = env.unwrapped if env.spec is None else env.spec.id
             raise ProcessError(
-                f"{env} carries no model: its unwrapped object needs P[state][action] and initial_state_distrib, as "
+                f"{name} carries no model: its unwrapped object needs P[state][action] and initial_state_distrib, as "
                 "Gymnasium's toy-text environments have; for others, build LearningProcess from arrays, or diagnose "
                 "the environment from its episodes"
             )
@@ -93,4 +94,4 @@ def _convert(table: Any, start: Array) -> Model:
     initial[n] = 1.0
     names = [str(s) for s in range(n)]
     names += [f"{s} terminated" for s in ends] if len(ends) else ["start"]
-    return Model(transitions, rewards, initial, names)
+    return Model(transitions, rewards, initial, names, list(range(n)))

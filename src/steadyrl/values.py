@@ -17,16 +17,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from steadyrl import layers
 from steadyrl.chain import EpisodeChain, episode_chain, require_terminal
-from steadyrl.errors import DiscountError
+from steadyrl.errors import DiscountError, ProcessError
 from steadyrl.process import LearningProcess, expected
 from steadyrl.stationary import stationary_distribution
+from steadyrl.tabular import as_policy
 
 Array = NDArray[np.float64]
 
 
-def action_values(
-    process: LearningProcess, policy: ArrayLike, discount: float | ArrayLike | None = None
-) -> Array:
+def action_values(process: LearningProcess, policy: ArrayLike, discount: float | ArrayLike | None = None) -> Array:
     """Return Q [S, A], the product-form value of each action in each state.
 
     Args:
@@ -50,9 +49,7 @@ def action_values(
     return values_of(episode_chain(process, policy, as_discount(process, discount)))
 
 
-def state_values(
-    process: LearningProcess, policy: ArrayLike, discount: float | ArrayLike | None = None
-) -> Array:
+def state_values(process: LearningProcess, policy: ArrayLike, discount: float | ArrayLike | None = None) -> Array:
     """Return V(s) = sum_a pi(s, a) Q(s, a), [S]; arguments as for `action_values`."""
     chain = episode_chain(process, policy, as_discount(process, discount))
     return average_over_actions(chain.policy, values_of(chain))
@@ -61,11 +58,16 @@ def state_values(
 def episode_performance(process: LearningProcess, policy: ArrayLike) -> float:
     """Return J_epi, the expected sum of rewards in one episode, that of the terminal state included.
 
+    Raises:
+        NotEpisodicError: if, under this policy, some reachable state cannot reach a terminal state.
+        ProcessError: if rewards [S, A] make the reset's reward depend on the terminal state.
+
     Example:
         >>> from steadyrl import gallery
         >>> episode_performance(*gallery.corridor(rooms=3))
         1.0
     """
+    require_one_reset_reward(process, policy)
     return float(process.initial @ state_values(process, policy))
 
 
@@ -80,8 +82,28 @@ def steady_state_performance(process: LearningProcess, policy: ArrayLike) -> flo
     rho = stationary_distribution(process, policy)
     if process.rewards.ndim == 1:
         return float(rho @ process.rewards)
-    policy_array = episode_chain(process, policy).policy
-    return float(rho @ (policy_array * process.rewards).sum(axis=1))
+    return float(rho @ average_over_actions(as_policy(process, policy), process.rewards))
+
+
+def require_one_reset_reward(process: LearningProcess, policy: ArrayLike) -> None:
+    """Raise if expected rewards [S, A] give the reset a reward that depends on the terminal state.
+
+    Then one episode's sum would depend on how the episode before it ended, and J_epi would not be one number.
+    """
+    if process.rewards.ndim == 1:
+        return
+    pi = as_policy(process, policy)
+    states = np.flatnonzero(process.terminal)
+    reward = average_over_actions(pi[states], process.rewards[states])
+    differs = ~np.isclose(reward, reward[0], rtol=1e-9, atol=0.0)
+    if differs.any():
+        odd = int(np.argmax(differs))
+        raise ProcessError(
+            f"the reset has the expected reward {reward[0]} after terminal state {process.name(int(states[0]))}, but "
+            f"{reward[odd]} after {process.name(int(states[odd]))}, so what an episode earns depends on how the one "
+            "before it ended, and J_epi is not one number; give rewards for ending in a state as rewards [S], received "
+            "on arrival, or as the expected reward of the action that leads there"
+        )
 
 
 def as_discount(process: LearningProcess, discount: float | ArrayLike | None) -> Array:
@@ -100,9 +122,7 @@ def as_discount(process: LearningProcess, discount: float | ArrayLike | None) ->
     bad = ~((gamma >= 0) & (gamma <= 1))
     if bad.any():
         state = int(np.argmax(bad))
-        raise DiscountError(
-            f"the discount in state {process.name(state)} is {gamma[state]}; it must be from 0 to 1"
-        )
+        raise DiscountError(f"the discount in state {process.name(state)} is {gamma[state]}; it must be from 0 to 1")
     return gamma
 
 

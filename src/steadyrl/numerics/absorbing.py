@@ -35,7 +35,7 @@ DENSE_STATES = 1500
 _ENVELOPE_WORK = 1e10  # multiplications of a banded factorisation, above which multigrid goes first
 _REFINEMENTS = 4
 _KRYLOV_RTOL = (1e-9, 1e-5)  # of the first multigrid solve, and of each refinement
-_ROUNDING = 1e-14  # a relative change at which refinement has nothing left to gain
+_LAST_CHANGE = 1e-9  # a relative change after which refinement, itself right to 1e-5, has nothing left to gain
 
 _Solve = Callable[[Array], Array]
 
@@ -45,7 +45,7 @@ class AbsorbingChain:
 
     def __init__(self, within: Any, leave: Array) -> None:
         off = sp.csr_array(within, dtype=float, copy=True)
-        off.setdiag(0.0)
+        off.data[off.indices == np.repeat(np.arange(off.shape[0]), np.diff(off.indptr))] = 0.0
         off.eliminate_zeros()
         off.sort_indices()
         self._off = off
@@ -84,9 +84,7 @@ class AbsorbingChain:
             triangle = a.T.tocsr() if left else a
             parts = [np.maximum(rhs, 0), np.maximum(-rhs, 0)] if rhs.min(initial=0) < 0 else [rhs]
             # Signs apart: then nothing is ever subtracted.
-            solved = spsolve_triangular(
-                triangle, np.column_stack([part[order] for part in parts]), lower=left
-            )
+            solved = spsolve_triangular(triangle, np.column_stack([part[order] for part in parts]), lower=left)
             result = np.empty(self._n)
             result[order] = solved[:, 0] - solved[:, 1] if len(parts) == 2 else solved[:, 0]
             return result
@@ -122,7 +120,7 @@ class AbsorbingChain:
             residual = self._left_residual if left else self._right_residual
 
             def approximate(r: Array, rtol: float) -> Array | None:
-                return multigrid.solve(hierarchy, r, left=left, rtol=rtol)
+                return multigrid.solve(hierarchy.transposed if left else hierarchy, r, rtol=rtol)
 
             def solve(rhs: Array) -> Array:
                 y = None if fallback else self._refine(rhs, approximate, residual)
@@ -145,8 +143,10 @@ class AbsorbingChain:
     ) -> Array | None:
         """Improve solve(rhs) until rounding stops it; None if there is not even a first solution."""
         y = solve(rhs, _KRYLOV_RTOL[0])
+        if y is None:
+            return None
         last = np.inf
-        for _ in range(_REFINEMENTS if y is not None else 0):
+        for _ in range(_REFINEMENTS):
             r = residual(y, rhs)
             correction = solve(r, _KRYLOV_RTOL[1]) if r.any() else None
             if correction is None:
@@ -156,7 +156,7 @@ class AbsorbingChain:
                 break
             y = y + correction
             last = change
-            if change < _ROUNDING:
+            if change < _LAST_CHANGE:
                 break
         return y
 
@@ -169,9 +169,10 @@ class AbsorbingChain:
 
     def _left_residual(self, x: Array, b: Array) -> Array:
         """Return b - x A, with the one sum that is known better: what enters must leave."""
-        r: Array = b + x @ self._off - x * self._total
+        r = b + x @ self._off - x * self._total
         surplus = r.sum() - (b.sum() - x @ self._leave)
-        return r - x * (surplus / x.sum())
+        balanced: Array = r - x * (surplus / x.sum())
+        return balanced
 
 
 def _topological_order(graph: Any) -> NDArray[np.int64] | None:
@@ -197,8 +198,6 @@ def _envelope_work(graph: Any) -> float:
     position[order] = np.arange(n)
     nonempty = np.diff(pattern.indptr) > 0
     first = np.arange(n)
-    first[nonempty] = np.minimum.reduceat(
-        position[pattern.indices], pattern.indptr[:-1][nonempty]
-    )
+    first[nonempty] = np.minimum.reduceat(position[pattern.indices], pattern.indptr[:-1][nonempty])
     width = np.maximum(position - first, 0).astype(float)
     return float(width @ width)

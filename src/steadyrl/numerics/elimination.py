@@ -48,9 +48,7 @@ class Factors:
 
     def _left(self, b: Array) -> Array:
         z = solve_triangular(self.upper, b, lower=False, trans="T", check_finite=False)
-        x: Array = solve_triangular(
-            self.lower, z, lower=True, unit_diagonal=True, trans="T", check_finite=False
-        )
+        x: Array = solve_triangular(self.lower, z, lower=True, unit_diagonal=True, trans="T", check_finite=False)
         return x
 
 

@@ -53,9 +53,7 @@ def end_components(actions: Any, n_actions: int, candidates: Mask) -> dict[int, 
     while alive.any():
         pairs = np.flatnonzero(allowed)
         edges = actions[pairs].tocoo()
-        graph = sp.csr_array(
-            (np.ones(edges.nnz, dtype=np.int8), (pairs[edges.row] // n_actions, edges.col)), (n, n)
-        )
+        graph = sp.csr_array((np.ones(edges.nnz, dtype=np.int8), (pairs[edges.row] // n_actions, edges.col)), (n, n))
         _, label = connected_components(graph, directed=True, connection="strong")
         leaving = label[pairs[edges.row] // n_actions] != label[edges.col]
         if not leaving.any():
@@ -68,9 +66,7 @@ def end_components(actions: Any, n_actions: int, candidates: Mask) -> dict[int, 
     return {int(s): tuple(np.flatnonzero(table[s]).tolist()) for s in np.flatnonzero(alive)}
 
 
-def _safe_region(
-    actions: Any, n_actions: int, candidates: Mask, allowed: Mask | None = None
-) -> tuple[Mask, Mask]:
+def _safe_region(actions: Any, n_actions: int, candidates: Mask, allowed: Mask | None = None) -> tuple[Mask, Mask]:
     """Return the largest set of candidates in which some choice of actions stays for ever.
 
     Every transition is looked at once: removing a state removes the actions that may lead to it, and

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,32 +41,33 @@ class _Level:
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """The levels of a multigrid preconditioner, finest first."""
+    """The levels of a multigrid preconditioner, finest first; `transposed` is the one for x A = b."""
 
     levels: tuple[_Level, ...]
-    coarsest: Callable[[Array, str], Array] | None
+    coarsest: Callable[[Array], Array] | None
 
-    def cycle(self, b: Array, *, left: bool) -> Array:
-        """Return roughly the solution of A y = b, or of x A = b."""
-        return self._cycle(b, left, 0)
-
-    def _cycle(self, b: Array, left: bool, depth: int) -> Array:
+    def cycle(self, b: Array, depth: int = 0) -> Array:
+        """Return roughly the solution of A y = b: one V-cycle."""
         if depth == len(self.levels):
-            if self.coarsest is None:
-                return np.zeros_like(b)
-            return self.coarsest(b, "T" if left else "N")
+            return np.zeros_like(b) if self.coarsest is None else self.coarsest(b)
         level = self.levels[depth]
-        a = level.a.T if left else level.a
-        down, up = level.restrict, level.interpolate
-        if left:
-            down, up = up.T, down.T
         y = level.step * b
         for _ in range(_SWEEPS - 1):
-            y += level.step * (b - a @ y)
-        y += up @ self._cycle(down @ (b - a @ y), left, depth + 1)
+            y += level.step * (b - level.a @ y)
+        y += level.interpolate @ self.cycle(level.restrict @ (b - level.a @ y), depth + 1)
         for _ in range(_SWEEPS):
-            y += level.step * (b - a @ y)
+            y += level.step * (b - level.a @ y)
         return y
+
+    @cached_property
+    def transposed(self) -> Hierarchy:
+        """The same levels for the transposed matrix."""
+        levels = tuple(
+            _Level(level.a.T.tocsr(), level.step, level.restrict.T.tocsr(), level.interpolate.T.tocsr())
+            for level in self.levels
+        )
+        coarsest = self.coarsest
+        return Hierarchy(levels, None if coarsest is None else lambda b: coarsest(b, "T"))  # type: ignore[call-arg]
 
 
 def build(a: Any) -> Hierarchy:
@@ -86,11 +88,10 @@ def build(a: Any) -> Hierarchy:
     return Hierarchy(tuple(levels), lu.solve)
 
 
-def solve(hierarchy: Hierarchy, rhs: Array, *, left: bool, rtol: float) -> Array | None:
-    """Return y with A y = rhs (or x A = rhs) to the relative residual `rtol`, None if it stalls."""
+def solve(hierarchy: Hierarchy, rhs: Array, *, rtol: float) -> Array | None:
+    """Return y with A y = rhs to the relative residual `rtol`, None if it stalls."""
     a = hierarchy.levels[0].a
-    a = a.T if left else a
-    cycle = LinearOperator(a.shape, lambda v: hierarchy.cycle(v, left=left), dtype=float)
+    cycle = LinearOperator(a.shape, hierarchy.cycle, dtype=float)
     with np.errstate(all="ignore"):  # a breakdown shows as info != 0 or as a residual
         y, info = bicgstab(a, rhs, rtol=rtol, atol=0.0, maxiter=_MAX_ITERATIONS, M=cycle)
     return y if info == 0 and np.isfinite(y).all() else None
@@ -123,9 +124,10 @@ def _strong_neighbours(a: Any, strength: float = 0.25) -> Any:
     rows = np.repeat(np.arange(a.shape[0], dtype=a.indices.dtype), np.diff(a.indptr))
     coupling = np.where(rows == a.indices, 0.0, np.abs(a.data))
     largest = np.maximum.reduceat(coupling, a.indptr[:-1])
-    keep = (coupling >= strength * largest[rows]) & (coupling > 0)
-    pattern = sp.csr_array((np.ones(int(keep.sum())), (rows[keep], a.indices[keep])), shape=a.shape)
-    return (pattern + pattern.T + sp.eye_array(a.shape[0])).tocsr()
+    keep = (coupling >= strength * largest[rows]) | (rows == a.indices)
+    ends = np.concatenate([[0], np.cumsum(keep)])[a.indptr]
+    pattern = sp.csr_array((np.ones(int(ends[-1]), dtype=np.int8), a.indices[keep], ends), a.shape)
+    return pattern + pattern.T.tocsr()
 
 
 def _aggregates(pattern: Any, rng: np.random.Generator) -> NDArray[np.int32]:

@@ -1,0 +1,51 @@
+# Two commands do all the set-up on a fresh machine: `make demo` and `make test`.
+# Each builds .venv with what it needs; the others reuse it.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check install --quiet
+
+.PHONY: help demo test check lint types format bench clean
+
+help:  ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: $(VENV)/.demo  ## the main job on a small example, with a picture: mixing.png
+	$(BIN)/steadyrl check FrozenLake-v1 --plot mixing.png
+
+test: $(VENV)/.dev  ## every test and every example in the documentation
+	$(BIN)/pytest -n 2 $(PYTEST_ARGS)
+
+check: lint types test  ## all that continuous integration runs
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+format: $(VENV)/.dev  ## rewrite the code as the linter wants it
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.dev  ## benchmarks against other libraries (about half an hour)
+	$(BIN)/python benchmarks/exact.py
+
+clean:  ## remove the virtual environments
+	rm -rf $(VENV) .venv-peers
+
+$(BIN)/python:
+	@echo "Making a virtual environment in $(VENV) (once) ..."
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml | $(BIN)/python
+	@echo "Installing steadyrl with its plots into $(VENV) (once, about a minute) ..."
+	$(PIP) --editable '.[report]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	@echo "Installing steadyrl and its test tools into $(VENV) (once, a minute or two) ..."
+	$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.demo

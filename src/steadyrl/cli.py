@@ -1,0 +1,207 @@
+"""The command line: arguments in, function calls out."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from steadyrl import __version__
+from steadyrl.errors import FileFormatError, PolicyError, ProcessError, SteadyrlError
+from steadyrl.figures import check_format, mixing_curves
+from steadyrl.perturbation import Perturbation
+from steadyrl.process import LearningProcess
+from steadyrl.summary import PolicySummary, Summary, summarise
+from steadyrl.tabular import as_policy, repeat_policy, uniform_policy
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False)
+
+
+@app.callback(invoke_without_command=True)
+def steadyrl(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+    """Steady-state analysis of episodic reinforcement learning.
+
+    Is your data at steady state, when will it be, and what is the cheapest cure? Every command explains itself with
+    --help.
+    """
+    if version:
+        typer.echo(f"steadyrl {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def check(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A Gymnasium id of an environment that carries its model (FrozenLake-v1, Taxi-v4, CliffWalking-v1), "
+            "or a file saved with LearningProcess.save."
+        ),
+    ],
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="'uniform', or a file (.npy, .npz, .json, .csv) with the probability of each action in each state."
+        ),
+    ] = "uniform",
+    time_limit: Annotated[
+        str,
+        typer.Option(
+            help="'spec' (the environment's own), 'none', or a number of actions after which episodes are cut."
+        ),
+    ] = "spec",
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Of the recursive perturbation, between 0 and 1; by default the paper's 1 - 1/E[T]."),
+    ] = None,
+    tolerance: Annotated[float, typer.Option(help="The distance at which the process counts as mixed.")] = 0.01,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw the distance to the steady state, raw and perturbed, to this .png, .svg or .pdf."),
+    ] = None,
+) -> None:
+    """Check a finite model: is it an episodic learning process, how long are its episodes, does it mix?
+
+    Everything is computed exactly, and every theorem of the paper is checked on the model; its residual is shown.
+    The exit code is 1 if the model is not an episodic learning process (Definition 1), 2 if the arguments are wrong.
+
+    Examples:
+    `steadyrl check FrozenLake-v1 --plot mixing.png`
+
+    `steadyrl check Taxi-v4 --time-limit none`
+
+    `steadyrl check process.npz --policy policy.npy --json`
+    """
+    if plot is not None:
+        check_format(plot)
+    if epsilon is not None:
+        Perturbation(epsilon)
+    console = Console(stderr=True)
+    with console.status(f"reading {model}"):
+        process = _load_model(model, time_limit)
+        pi = _load_policy(process, policy)
+    with console.status(f"analysing {process.n_states:,} states"):
+        summary = summarise(process, pi, epsilon=epsilon, tolerance=tolerance)
+    if as_json:
+        text = json.dumps({"model": model, "policy_name": policy, **summary.as_json()}, indent=2)
+        typer.echo(re.sub(r"\[\s+([\d,\s]+?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text))
+    else:
+        _print_summary(model, policy, process, summary)
+    if plot is not None and summary.policy is not None and summary.policy.epsilon is not None:
+        with console.status("drawing"):
+            title = f"{Path(model).name}, {Path(policy).name} policy"
+            mixing_curves(process, pi, Perturbation(summary.policy.epsilon), plot, title=title, tolerance=tolerance)
+        console.print(f"wrote {plot}", highlight=False, markup=False)
+    elif plot is not None:
+        console.print(f"{plot} was not drawn: there is no steady state to approach", highlight=False, markup=False)
+    if not summary.ok:
+        raise typer.Exit(1)
+
+
+def main() -> None:
+    """Run the command line; errors that steadyrl raises on purpose are printed without a traceback."""
+    try:
+        app()
+    except SteadyrlError as error:
+        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except BrokenPipeError:  # the reader of our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+
+
+def _load_model(model: str, time_limit: str) -> LearningProcess:
+    limit: Any = None if time_limit == "none" else time_limit
+    if time_limit not in ("none", "spec"):
+        if not time_limit.isdigit() or int(time_limit) < 1:
+            raise ProcessError(f"--time-limit is {time_limit!r}; it must be 'spec', 'none', or a positive number")
+        limit = int(time_limit)
+    if Path(model).is_file():
+        process = LearningProcess.load(model)
+        return process.with_time_limit(limit) if isinstance(limit, int) else process
+    import gymnasium
+
+    try:
+        return LearningProcess.from_gymnasium(model, limit)
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        raise ProcessError(f"{model!r} is neither a file nor an environment that Gymnasium knows ({error})") from error
+
+
+def _load_policy(process: LearningProcess, policy: str) -> Any:
+    if policy == "uniform":
+        return uniform_policy(process)
+    path = Path(policy)
+    if not path.is_file():
+        raise PolicyError(f"--policy is {policy!r}; it must be 'uniform' or a file with probabilities [S, A]")
+    try:
+        if path.suffix == ".json":
+            values = np.array(json.loads(path.read_text()), dtype=float)
+        elif path.suffix in (".csv", ".txt"):
+            values = np.loadtxt(path, delimiter="," if path.suffix == ".csv" else None, ndmin=2)
+        else:
+            loaded = np.load(path, allow_pickle=False)
+            values = loaded if isinstance(loaded, np.ndarray) else loaded[loaded.files[0]]
+    except (ValueError, OSError, EOFError, IndexError, TypeError) as error:
+        raise FileFormatError(f"{policy!r} does not hold an array of probabilities [S, A] ({error})") from error
+    base = process.layers.base if process.layers is not None else process
+    return repeat_policy(process, values) if values.shape[:1] == (base.n_states,) else as_policy(process, values)
+
+
+def _print_summary(model: str, policy: str, process: LearningProcess, summary: Summary) -> None:
+    console = Console()
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    limit = "" if summary.time_limit is None else f", time limit {summary.time_limit} actions"
+    table.add_row("model", escape(f"{model}{limit}; {policy} policy"))
+    table.add_row(
+        "size", f"{summary.states:,} states ({summary.terminal_states:,} terminal), {summary.actions} actions"
+    )
+    table.add_row("homogeneous", _verdict(summary.homogeneous))
+    table.add_row("finite", _verdict(summary.finite) + " for every policy" + _under_this(summary))
+    if not summary.ok:
+        table.add_row("", escape(summary.message))
+    if summary.policy is not None:
+        _add_policy_rows(table, summary.policy, summary.tolerance)
+    console.print(table, highlight=False)
+
+
+def _add_policy_rows(table: Table, found: PolicySummary, tolerance: float) -> None:
+    mean = found.average_episode_length
+    table.add_section()
+    table.add_row("E[T]", f"{mean:.6g} (Gymnasium's mean length is {mean - 1:.6g})")
+    table.add_row("period", str(found.period) + ("" if found.period == 1 else ": the process never converges"))
+    table.add_row("J_epi", f"{found.episode_performance:.10g}")
+    table.add_row("J_avg x E[T]", f"{found.steady_state_performance * mean:.10g}")
+    table.add_row(f"mixed to {tolerance:g}", _time(found.mixing_time, mean))
+    if found.perturbed_mixing_time is not None:
+        table.add_row("  perturbed", f"{_time(found.perturbed_mixing_time, mean)}, epsilon = {found.epsilon:.4g}")
+    table.add_section()
+    for name, residual in found.theorems.items():
+        theorem, statement = name.split(": ")
+        table.add_row(theorem, f"{statement:<36} residual {residual:.1e}")
+
+
+def _verdict(holds: bool) -> str:
+    return "[green]yes[/]" if holds else "[red]no[/]"
+
+
+def _under_this(summary: Summary) -> str:
+    if summary.finite:
+        return ""
+    return ", " + _verdict(summary.finite_under_policy) + " under this one"
+
+
+def _time(steps: float, mean: float) -> str:
+    return "never" if math.isinf(steps) else f"after {steps:,.0f} steps = {steps / mean:.3g} E[T]"

@@ -1,0 +1,79 @@
+"""The arrows of the design: which module may import which, and what the core may import at all."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import steadyrl
+
+SOURCE = Path(steadyrl.__file__).parent
+
+# From the bottom up: a module may import those of earlier lines (and helpers of its own line are listed in order).
+ORDER = [
+    "errors",
+    "storage",
+    "numerics.elimination",
+    "numerics.multigrid",
+    "numerics.graphs",
+    "numerics.absorbing",
+    "layers",
+    "toytext",
+    "process",
+    "tabular",
+    "chain",
+    "conditions",
+    "stationary",
+    "mixing",
+    "values",
+    "gradients",
+    "perturbation",
+    "gallery",
+    "summary",
+    "figures",
+    "cli",
+    "__main__",
+]
+EXACT = ORDER[: ORDER.index("summary") + 1]
+
+
+def modules():
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+        if not name.endswith("__init__"):
+            yield name, ast.parse(path.read_text())
+
+
+def imports(tree, *, top_level):
+    nodes = tree.body if top_level else list(ast.walk(tree))
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            if node.module in ("steadyrl", "steadyrl.numerics"):
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+
+
+def test_every_module_has_its_place_and_imports_point_down():
+    for name, tree in modules():
+        assert name in ORDER, f"{name} has no place in the order of modules"
+        below = ORDER[: ORDER.index(name)]
+        for imported in imports(tree, top_level=True):
+            if imported.startswith("steadyrl.") and imported != "steadyrl.__version__":
+                assert imported.removeprefix("steadyrl.") in below, f"{name} imports {imported}"
+
+
+def test_exact_modules_import_numpy_and_scipy_only():
+    for name, tree in modules():
+        if name in EXACT:
+            for imported in imports(tree, top_level=True):
+                root = imported.split(".")[0]
+                assert root in {*sys.stdlib_module_names, "numpy", "scipy", "steadyrl"}, f"{name} imports {imported}"
+
+
+def test_importing_steadyrl_loads_no_heavy_library():
+    code = "import sys, steadyrl; print([m for m in ('torch', 'ray', 'matplotlib', 'gymnasium') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout.strip() == "[]"

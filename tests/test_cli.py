@@ -1,0 +1,112 @@
+"""`steadyrl check` as a user runs it."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from steadyrl import LearningProcess, average_episode_length, gallery, uniform_policy
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "steadyrl", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_check_prints_one_screen_and_exits_0_for_an_episodic_process():
+    result = run("check", "FrozenLake-v1")
+    assert result.returncode == 0, result.stderr
+    for words in ("FrozenLake-v1", "1,621 states (21 terminal)", "E[T]", "8.6726", "J_epi", "Theorem 5"):
+        assert words in result.stdout
+    assert len(result.stdout.splitlines()) < 25
+
+
+def test_check_exits_1_and_shows_the_witness_if_the_model_is_not_episodic():
+    result = run("check", "FrozenLake-v1", "--time-limit", "none")
+    assert result.returncode == 1, result.stderr
+    assert "stay for ever in states 0, 1, 2, 3" in " ".join(result.stdout.split())
+
+
+def test_check_json_has_stable_keys_and_every_residual_is_small():
+    result = run("check", "FrozenLake-v1", "--json", "--epsilon", 0.5)
+    found = json.loads(result.stdout)
+    process = LearningProcess.from_gymnasium("FrozenLake-v1")
+    assert found["ok"] is found["homogeneous"] is found["finite"] is True
+    assert (found["states"], found["actions"], found["time_limit"], found["witness"]) == (1621, 4, 100, {})
+    policy = found["policy"]
+    assert policy["average_episode_length"] == average_episode_length(process, uniform_policy(process))
+    assert policy["epsilon"] == 0.5
+    assert set(policy) == {
+        "average_episode_length",
+        "episode_performance",
+        "epsilon",
+        "mixing_time",
+        "period",
+        "perturbed_mixing_time",
+        "steady_state_performance",
+        "theorems",
+    }
+    assert len(policy["theorems"]) == 7
+    assert all(residual < 1e-9 for residual in policy["theorems"].values())
+
+
+def test_check_takes_saved_processes_policies_and_draws(tmp_path):
+    process, policy = gallery.periodic()
+    process.save(tmp_path / "process.npz")
+    policy[1] = 0.2, 0.8
+    np.save(tmp_path / "policy.npy", policy)
+    (tmp_path / "policy.json").write_text(json.dumps(policy.tolist()))
+    np.savetxt(tmp_path / "policy.csv", policy, delimiter=",")
+    for name in ("policy.npy", "policy.json", "policy.csv"):
+        result = run("check", tmp_path / "process.npz", "--policy", tmp_path / name, "--json")
+        assert result.returncode == 0, result.stderr
+        found = json.loads(result.stdout)["policy"]
+        assert found["average_episode_length"] == pytest.approx(2 * 0.2 + 4 * 0.8)
+        assert found["mixing_time"] is None  # periodic: never
+        assert found["period"] == 2
+    picture = tmp_path / "mixing.png"
+    result = run("check", tmp_path / "process.npz", "--plot", picture)
+    assert result.returncode == 0, result.stderr
+    assert "never" in result.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert len(picture.read_bytes()) > 10_000
+
+
+def test_a_policy_without_steps_is_repeated_at_every_step(tmp_path):
+    policy = np.tile([0.0, 0.5, 0.5, 0.0], (21, 1))
+    np.save(tmp_path / "policy.npy", policy)
+    result = run("check", "FrozenLake-v1", "--policy", tmp_path / "policy.npy", "--json")
+    assert json.loads(result.stdout)["policy"]["average_episode_length"] < 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["FrozenLake-v1", "--epsilon", "1.5"], "epsilon is 1.5"),
+        (["FrozenLake-v1", "--tolerance", "0"], "tolerance is 0"),
+        (["FrozenLake-v1", "--time-limit", "soon"], "'soon'"),
+        (["FrozenLake-v1", "--policy", "missing.npy"], "missing.npy"),
+        (["FrozenLake-v1", "--plot", "picture.bmp"], ".png"),
+        (["NoSuchLake-v1"], "NoSuchLake-v1"),
+        (["CartPole-v1"], "carries no model"),
+        ([__file__], "not a file that steadyrl wrote"),
+    ],
+)
+def test_wrong_arguments_exit_2_with_one_helpful_line_and_no_traceback(arguments, words):
+    result = run("check", *arguments)
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_help_teaches():
+    assert "steadyrl check FrozenLake-v1 --plot mixing.png" in run("check", "--help").stdout
+    assert "check" in run("--help").stdout
+    assert run("--version").stdout.startswith("steadyrl 0.")
