@@ -7,7 +7,7 @@ Discrete. Actions outside a Box are clipped to it on their way into the environm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +45,8 @@ class ObservationCodec:
             return _write_row if len(space.shape) == 1 else _write_flat
 
         def write_any(row: Array, observation: Any) -> None:
-            row[:] = utils.flatten(space, observation)
+            flat: Any = utils.flatten(space, observation)
+            row[:] = flat
 
         return write_any
 
@@ -103,7 +104,7 @@ class ActionCodec:
         np.minimum(clipped, self.high, out=clipped)
         return clipped.astype(self.dtype, copy=False)
 
-    def each(self, actions: Any) -> Sequence[Any]:
+    def each(self, actions: Any) -> Any:
         """Return the actions one by one."""
         values = self.sent(actions)
         return values if self.shape else values.tolist()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TextIO, TypeVar
 
 import numpy as np
@@ -247,7 +247,7 @@ def _in_order(plan: Plan, saved: Checkpoint | None, note: Any) -> Iterator[Array
     arriving.close()
 
 
-def _run_blocks(plan: Plan, schedule: Schedule, note: Any) -> Iterator[tuple[int, Arrays]]:
+def _run_blocks(plan: Plan, schedule: Schedule, note: Any) -> Generator[tuple[int, Arrays], None, None]:
     """Yield blocks from the plan's backend."""
     task, timeout = plan.task, plan.options.step_timeout
     if plan.backend == "ray":

@@ -35,7 +35,7 @@ def pool_maker(source: Source, seeds: NDArray[np.int32], threads: int) -> Callab
     return make
 
 
-def why_not(source: Source, description: Description) -> str | None:
+def why_not_envpool(source: Source, description: Description) -> str | None:
     """Return why EnvPool cannot run this environment, or None if it can."""
     if find_spec("envpool") is None:
         return "EnvPool is not installed (pip install 'steadyrl[envpool]')"
@@ -48,11 +48,11 @@ def why_not(source: Source, description: Description) -> str | None:
     return _differences(source, description)
 
 
-def require(source: Source, description: Description) -> None:
+def require_envpool(source: Source, description: Description) -> None:
     """Raise if EnvPool cannot run this environment."""
     if find_spec("envpool") is None:
         raise MissingExtraError("backend 'envpool' needs EnvPool; install it with: pip install 'steadyrl[envpool]'")
-    reason = why_not(source, description)
+    reason = why_not_envpool(source, description)
     if reason is not None:
         raise RolloutError(f"backend 'envpool' cannot run {source.name}: {reason}; use 'processes' or 'serial'")
 

@@ -145,8 +145,8 @@ class Episodes:
             if "trajectories_rewards" in arrays:
                 tracks = Trajectories(arrays["lengths"], *(arrays[f"trajectories_{name}"] for name in _TRACKS))
             skipped = tuple(Skipped(**entry) for entry in header["skipped"])
-            columns = (arrays[name] for name in _COLUMNS)
-            return cls(*columns, ages=ages, trajectories=tracks, skipped=skipped, provenance=header["provenance"])
+            columns = {name: arrays[name] for name in _COLUMNS}
+            return cls(**columns, ages=ages, trajectories=tracks, skipped=skipped, provenance=header["provenance"])
         except (KeyError, TypeError) as error:
             raise FileFormatError(
                 f"{os.fspath(path)!r} does not hold whole episodes ({error}); collect again"
@@ -169,7 +169,7 @@ def merge(parts: Sequence[Episodes]) -> Episodes:
         raise RolloutError(f"two of these runs have the same seed {runs}: the same episodes twice are not more data")
     if any((part.ages is None) != (first.ages is None) for part in parts):
         raise RolloutError("some of these runs have sums at each age and some have not; collect them alike")
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
+    columns: Arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
     tracks = [part.trajectories for part in parts]
     together = None
     if all(track is not None for track in tracks):

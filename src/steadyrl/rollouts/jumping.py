@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from steadyrl.rollouts.planning import Plan
-from steadyrl.rollouts.samples import COLUMNS, Samples, SampleWork
+from steadyrl.rollouts.samples import Samples, SampleWork
 from steadyrl.rollouts.seeding import block_generator
 
 JUMP_BLOCK = 1 << 16
@@ -42,7 +42,7 @@ def jump_blocks(plan: Plan, work: SampleWork) -> Samples:
     provenance = {**plan.provenance, "kind": "samples", "total": work.total, "times": list(work.times)}
     provenance |= {"perturbation": repr(work.perturbation), "family": "jump", "block_size": size}
     note = "every episode of this environment is the same, so rollouts jump from episode to episode"
-    return Samples(times, *(columns[name] for name in COLUMNS), provenance=provenance, notes=(note,))
+    return Samples(times, **columns, provenance=provenance, notes=(note,))
 
 
 def _ages(work: SampleWork, length: int, count: int, rng: np.random.Generator) -> Any:

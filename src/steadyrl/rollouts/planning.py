@@ -15,10 +15,10 @@ from typing import Any, Literal
 import numpy as np
 
 from steadyrl.errors import RolloutError
-from steadyrl.rollouts import envpools
 from steadyrl.rollouts.blocks import BLOCK_SIZE, Task, Work
 from steadyrl.rollouts.clusters import import_ray
 from steadyrl.rollouts.codecs import action_codec, observation_codec
+from steadyrl.rollouts.envpools import require_envpool, why_not_envpool
 from steadyrl.rollouts.policies import NetworkPolicy, Policy, TabularPolicy, as_policy
 from steadyrl.rollouts.seeding import check_seed
 from steadyrl.rollouts.sources import LONGEST, Description, Source, as_source, describe
@@ -105,7 +105,7 @@ def make_plan(environment: Any, policy: Any, work: Work, options: Options, comma
 def choose_backend(source: Source, description: Description, total: int, options: Options) -> tuple[Backend, str]:
     """Return the backend, and why it is that one."""
     if options.backend == "envpool":
-        envpools.require(source, description)
+        require_envpool(source, description)
         return "envpool", "it was asked for"
     if options.backend == "ray" or options.address is not None:
         import_ray()
@@ -129,7 +129,7 @@ def _against_envpool(source: Source, description: Description) -> str | None:
     own = ("gymnasium.envs.classic_control", "gymnasium.envs.mujoco", "gymnasium.envs.toy_text")
     if find_spec("envpool") is not None and source.id is not None and not description.module.startswith(own):
         return f"EnvPool's twin of {source.id}, if any, is not known to be the same"
-    return envpools.why_not(source, description)
+    return why_not_envpool(source, description)
 
 
 def cores() -> int:

@@ -135,7 +135,7 @@ class Bar:
         self._steps += steps
         self._running.add(lengths)
         rate = self._steps / max(time.monotonic() - self._begun, 1e-9)
-        fields = {"rate": f"{rate:,.0f} steps/s", "running": f"{self._running} (95%)"}
+        fields: dict[str, Any] = {"rate": f"{rate:,.0f} steps/s", "running": f"{self._running} (95%)"}
         self._bar.update(self._task, advance=finished, **fields)
 
     def note(self, text: str) -> None:

@@ -64,7 +64,8 @@ class Samples:
     @property
     def null(self) -> NDArray[np.bool_]:
         """[K, M]: whether the perturbed process is in its null state."""
-        return self.ages == 0
+        null: NDArray[np.bool_] = self.ages == 0
+        return null
 
     @property
     def average_episode_length(self) -> float:
@@ -86,8 +87,8 @@ class Samples:
         header, arrays = load_arrays(path, _KIND)
         try:
             skipped = tuple(Skipped(**entry) for entry in header["skipped"])
-            columns = (arrays[name] for name in COLUMNS)
-            return cls(arrays["times"], *columns, skipped=skipped, provenance=header["provenance"])
+            columns = {name: arrays[name] for name in ("times", *COLUMNS)}
+            return cls(**columns, skipped=skipped, provenance=header["provenance"])
         except (KeyError, TypeError) as error:
             raise FileFormatError(
                 f"{os.fspath(path)!r} does not hold whole samples ({error}); collect again"
@@ -214,9 +215,9 @@ class SampleFold:
 
     def result(self, provenance: Mapping[str, Any], notes: Sequence[str]) -> Samples:
         """Return the whole."""
-        columns = [self._columns[name][: self._count] for name in COLUMNS]
+        columns: Arrays = {name: column[: self._count] for name, column in self._columns.items()}
         times = np.array(self._work.times)
-        return Samples(times, *columns, skipped=tuple(self._skipped), provenance=provenance, notes=tuple(notes))
+        return Samples(times, **columns, skipped=tuple(self._skipped), provenance=provenance, notes=tuple(notes))
 
 
 def _empty_columns(block: Block, work: SampleWork) -> Arrays:

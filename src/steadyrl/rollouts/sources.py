@@ -104,7 +104,7 @@ def _make(id_or_spec: Any, arguments: Mapping[str, Any]) -> Any:
             return gymnasium.make(id_or_spec, disable_env_checker=True, **arguments)
         except gymnasium.error.DependencyNotInstalled as error:
             raise MissingExtraError(_extra_line(id_or_spec, error)) from error
-        except (gymnasium.error.UnregisteredEnv, gymnasium.error.MalformedEnvId, ModuleNotFoundError) as error:
+        except (gymnasium.error.Error, ModuleNotFoundError) as error:
             raise RolloutError(
                 f"Gymnasium cannot make {id_or_spec!r} ({error}); if a package registers it, name it too, as in "
                 "'package:Name-v0'"
