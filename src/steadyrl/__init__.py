@@ -12,19 +12,26 @@ is at it, and brings environments to it. Start with `steadyrl check FrozenLake-v
 
 from importlib.metadata import version
 
-from steadyrl import errors, gallery
+from steadyrl import environments, errors, gallery
 from steadyrl.conditions import EpisodicCheck, check_episodic
 from steadyrl.errors import (
     DiscountError,
+    EnvironmentRaisedError,
+    EpisodeError,
+    EpisodeTooLongError,
     FileFormatError,
     LengthsError,
     MissingExtraError,
     MixingTimeError,
+    NonFiniteError,
     NotEpisodicError,
     PerturbationError,
     PolicyError,
     ProcessError,
+    RolloutError,
     SteadyrlError,
+    StepTimeoutError,
+    WorkerLostError,
 )
 from steadyrl.gradients import (
     GradientBias,
@@ -44,6 +51,7 @@ from steadyrl.perturbation import (
 )
 from steadyrl.process import LearningProcess
 from steadyrl.renewal import EpisodeLengths, phase_distance, phase_mixing_time, renewal_sequence
+from steadyrl.rollouts import Episodes, Samples, collect_episodes, collect_samples
 from steadyrl.stationary import (
     average_episode_length,
     expected_visits,
@@ -60,6 +68,10 @@ __all__ = [
     "CoupledSample",
     "DiscountError",
     "EpisodeLengths",
+    "EnvironmentRaisedError",
+    "EpisodeError",
+    "EpisodeTooLongError",
+    "Episodes",
     "EpisodicCheck",
     "FileFormatError",
     "GradientBias",
@@ -67,18 +79,26 @@ __all__ = [
     "LengthsError",
     "MissingExtraError",
     "MixingTimeError",
+    "NonFiniteError",
     "NotEpisodicError",
     "Perturbation",
     "PerturbationError",
     "PolicyError",
     "ProcessError",
+    "RolloutError",
+    "Samples",
     "SteadyrlError",
+    "StepTimeoutError",
+    "WorkerLostError",
     "action_values",
     "average_episode_length",
     "check_episodic",
     "classic_gradient",
+    "collect_episodes",
+    "collect_samples",
     "coupled_sampling",
     "distances",
+    "environments",
     "episode_performance",
     "errors",
     "expected_visits",

@@ -44,3 +44,45 @@ class FileFormatError(SteadyrlError):
 
 class MissingExtraError(SteadyrlError):
     """An optional dependency is not installed; the message has the pip line."""
+
+
+class RolloutError(SteadyrlError):
+    """Collecting cannot start or go on: a bad environment, option, backend or checkpoint."""
+
+
+class EpisodeError(RolloutError):
+    """An episode could not be finished; the attributes say where, so that it can be replayed.
+
+    Attributes:
+        environment: the environment's name.
+        block: the number of the block, which with the run's seed determines everything in it.
+        episode: the number of the episode (or rollout) in the whole run.
+        episode_seed: what was given to `env.reset(seed=...)`.
+        step: the actions taken in the episode when it failed; 0 is the reset.
+    """
+
+    environment: str = ""
+    block: int = -1
+    episode: int = -1
+    episode_seed: int = -1
+    step: int = -1
+
+
+class EnvironmentRaisedError(EpisodeError):
+    """The environment raised an exception in reset or step."""
+
+
+class NonFiniteError(EpisodeError):
+    """The environment returned an observation or a reward that is not a finite number."""
+
+
+class EpisodeTooLongError(EpisodeError, NotEpisodicError):
+    """An episode did not end within max_episode_steps: the finiteness condition is in doubt."""
+
+
+class StepTimeoutError(EpisodeError):
+    """One step of the environment took longer than the step timeout."""
+
+
+class WorkerLostError(EpisodeError):
+    """The process running a block died, again and again, at the same block."""
