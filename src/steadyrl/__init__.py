@@ -14,6 +14,7 @@ from importlib.metadata import version
 
 from steadyrl import environments, errors, gallery
 from steadyrl.conditions import EpisodicCheck, check_episodic
+from steadyrl.confidence import Interval, LengthsConfidence, bootstrap, steady_state_mean
 from steadyrl.errors import (
     DiscountError,
     EnvironmentRaisedError,
@@ -41,6 +42,7 @@ from steadyrl.gradients import (
     steady_state_policy_gradient,
 )
 from steadyrl.mixing import distances, marginals, mixing_time, spectral_gap, total_variation
+from steadyrl.moments import MarginalMoments, marginal_moments
 from steadyrl.perturbation import (
     CoupledSample,
     Perturbation,
@@ -67,16 +69,19 @@ __version__ = version("steadyrl")
 __all__ = [
     "CoupledSample",
     "DiscountError",
-    "EpisodeLengths",
     "EnvironmentRaisedError",
     "EpisodeError",
+    "EpisodeLengths",
     "EpisodeTooLongError",
     "Episodes",
     "EpisodicCheck",
     "FileFormatError",
     "GradientBias",
+    "Interval",
     "LearningProcess",
+    "LengthsConfidence",
     "LengthsError",
+    "MarginalMoments",
     "MissingExtraError",
     "MixingTimeError",
     "NonFiniteError",
@@ -92,6 +97,7 @@ __all__ = [
     "WorkerLostError",
     "action_values",
     "average_episode_length",
+    "bootstrap",
     "check_episodic",
     "classic_gradient",
     "collect_episodes",
@@ -104,6 +110,7 @@ __all__ = [
     "expected_visits",
     "gallery",
     "gradient_bias",
+    "marginal_moments",
     "marginals",
     "mean_recurrence_times",
     "mixing_time",
@@ -120,6 +127,7 @@ __all__ = [
     "spectral_gap",
     "state_values",
     "stationary_distribution",
+    "steady_state_mean",
     "steady_state_performance",
     "steady_state_policy_gradient",
     "total_variation",

@@ -30,6 +30,10 @@ class LengthsError(SteadyrlError):
     """The numbers given are not a distribution, or a sample, of episode lengths."""
 
 
+class DelaysError(SteadyrlError):
+    """The delays, the window or the number of copies cannot be used."""
+
+
 class NotEpisodicError(SteadyrlError):
     """Definition 1 fails: no terminal states, or episodes that do not end."""
 
