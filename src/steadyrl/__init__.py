@@ -13,9 +13,13 @@ is at it, and brings environments to it. Start with `steadyrl check FrozenLake-v
 from importlib.metadata import version
 
 from steadyrl import environments, errors, gallery
+from steadyrl.batches import batch_distance
 from steadyrl.conditions import EpisodicCheck, check_episodic
 from steadyrl.confidence import Interval, LengthsConfidence, bootstrap, steady_state_mean
+from steadyrl.delays import Delays, design_delays, uniform_delays
+from steadyrl.diagnosis import Diagnosis, diagnose, diagnose_lengths
 from steadyrl.errors import (
+    DelaysError,
     DiscountError,
     EnvironmentRaisedError,
     EpisodeError,
@@ -61,6 +65,7 @@ from steadyrl.stationary import (
     period,
     stationary_distribution,
 )
+from steadyrl.strategies import Recommendation, Strategy, compare_strategies, recommend
 from steadyrl.tabular import repeat_policy, softmax_policy, uniform_policy
 from steadyrl.values import action_values, episode_performance, state_values, steady_state_performance
 
@@ -68,6 +73,9 @@ __version__ = version("steadyrl")
 
 __all__ = [
     "CoupledSample",
+    "Delays",
+    "DelaysError",
+    "Diagnosis",
     "DiscountError",
     "EnvironmentRaisedError",
     "EpisodeError",
@@ -90,19 +98,26 @@ __all__ = [
     "PerturbationError",
     "PolicyError",
     "ProcessError",
+    "Recommendation",
     "RolloutError",
     "Samples",
     "SteadyrlError",
     "StepTimeoutError",
+    "Strategy",
     "WorkerLostError",
     "action_values",
     "average_episode_length",
+    "batch_distance",
     "bootstrap",
     "check_episodic",
     "classic_gradient",
     "collect_episodes",
     "collect_samples",
+    "compare_strategies",
     "coupled_sampling",
+    "design_delays",
+    "diagnose",
+    "diagnose_lengths",
     "distances",
     "environments",
     "episode_performance",
@@ -119,6 +134,7 @@ __all__ = [
     "phase_distance",
     "phase_mixing_time",
     "policy_gradient",
+    "recommend",
     "renewal_sequence",
     "renumber",
     "repeat_policy",
@@ -131,5 +147,6 @@ __all__ = [
     "steady_state_performance",
     "steady_state_policy_gradient",
     "total_variation",
+    "uniform_delays",
     "uniform_policy",
 ]

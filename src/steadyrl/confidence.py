@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
 from steadyrl.errors import LengthsError, MixingTimeError
+from steadyrl.perturbation import Perturbation
 from steadyrl.renewal import EpisodeLengths, as_gymnasium_lengths, phase_distance, phase_mixing_time
 
 Array = NDArray[np.float64]
@@ -102,10 +103,12 @@ def steady_state_mean(sums: ArrayLike, gymnasium_lengths: ArrayLike, *, level: f
     return Interval(ratio, ratio - reach, ratio + reach)
 
 
-def mixing_time_or_never(lengths: EpisodeLengths, tolerance: float, longest: int) -> float:
+def mixing_time_or_never(
+    lengths: EpisodeLengths, tolerance: float, longest: int, perturbation: Perturbation | None = None
+) -> float:
     """Return the mixing time, or inf where it is not within `longest` steps."""
     try:
-        return phase_mixing_time(lengths, tolerance, longest=longest)
+        return phase_mixing_time(lengths, tolerance, perturbation, longest=longest)
     except MixingTimeError:
         return math.inf
 

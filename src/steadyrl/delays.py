@@ -6,12 +6,12 @@ solution in closed form:
 
     D = W + 1 - A,  with A a stationary age given that A <= W;      distance  P(A > W).
 
-*No better:* after at most W steps no age is above W, so the total variation is P(A > W) at least. *No worse:* a start at
--D with this q makes the expected episode starts at time -s, h(-s) = sum_D q(D) v(D - s), the same number at every s <= W
-(delayed renewal with its equilibrium delay), so P(age = k) = h P(T >= k) is proportional to P(A = k) for k <= W.
+*No better:* after at most W steps no age is above W, so the total variation is P(A > W) at least. *No worse:* with
+this q, episode starts at time -s, h(s) = sum_D q(D) v(D - s), are equally likely at every s <= W (a renewal process
+delayed by its own stationary age), so P(age = k) = h(k) P(T >= k) is proportional to P(A = k) for k <= W.
 
-So the smallest window for a tolerance is a quantile of the stationary age, the whole costs one pass over the lengths, however
-long, and lengths of up to W need exactly W = the longest of them for distance 0.
+So the smallest window for a tolerance is a quantile of the stationary age, and all of it takes one pass over the
+lengths, however long they are. Distance 0 takes W = the longest.
 """
 
 from __future__ import annotations
@@ -51,9 +51,7 @@ class Delays:
                 f"{float(values.sum())!r}"
             )
         if values[0] != 0:
-            raise DelaysError(
-                f"P(D = 0) is {values[0]}; a copy that has not started has no age, so delays begin at 1"
-            )
+            raise DelaysError(f"P(D = 0) is {values[0]}; a copy that has not started has no age, so delays begin at 1")
         values.flags.writeable = False
         object.__setattr__(self, "probabilities", values)
 
@@ -97,7 +95,7 @@ def design_delays(lengths: EpisodeLengths, window: int | None = None, tolerance:
         >>> delays.window, round(delays.distance, 4)
         (198, 0.0091)
     """
-    _check_lengths(lengths)
+    check_lengths(lengths)
     ages = stationary_ages(lengths)
     beyond = np.append(ages[::-1].cumsum()[::-1][1:], 0.0)  # entry W: P(A > W)
     if window is None:
@@ -114,7 +112,7 @@ def design_delays(lengths: EpisodeLengths, window: int | None = None, tolerance:
 
 def uniform_delays(lengths: EpisodeLengths, window: int | None = None) -> Delays:
     """Return delays spread evenly over 1, ..., window (by default one average episode length)."""
-    _check_lengths(lengths)
+    check_lengths(lengths)
     size = int(np.ceil(lengths.mean)) if window is None else int(window)
     if size < 1:
         raise DelaysError(f"window is {window!r}; the longest delay is a whole number of steps, 1 or more")
@@ -142,7 +140,8 @@ def delayed_distance(lengths: EpisodeLengths, probabilities: Array, steps: int) 
     gap = np.abs(np.concatenate([np.zeros(n), h]) - rate)
     found = 0.5 * fftconvolve(gap, lengths.survival[1:])
     first = n + window - 1  # the place of s = -1, which is age 1 at time 0
-    return np.clip(found[first : first + steps + 1], 0.0, 1.0)
+    distance: Array = np.clip(found[first : first + steps + 1], 0.0, 1.0)
+    return distance
 
 
 def assigned_distance(lengths: EpisodeLengths, delays: Delays, copies: int) -> float:
@@ -152,28 +151,10 @@ def assigned_distance(lengths: EpisodeLengths, delays: Delays, copies: int) -> f
 
 
 def drawn_distance(lengths: EpisodeLengths, delays: Delays, copies: int) -> float:
-    """Return about how far the expected ages of copies with independently drawn delays are off.
-
-    Each age's share is a mean of `copies` independent numbers P(age at D = k); by the normal approximation its
-    absolute error adds sqrt(2 variance / (pi copies)).
-    """
-    _check_copies(copies)
-    window, survival = delays.window, lengths.survival
-    ends = renewal_sequence(lengths, window)
-    # over D: mean of v(D - k) and of its square, for each age k
-    mean = _correlate(delays.probabilities, ends, lengths.longest)
-    square = _correlate(delays.probabilities, ends**2, lengths.longest)
-    noise = np.sqrt(2 / np.pi * np.maximum(square - mean**2, 0.0) / copies)
-    bias = np.abs(mean - 1 / lengths.mean)
-    return float(0.5 * np.sqrt(noise**2 + bias**2) @ survival[1:])
-
-
-def _correlate(weights: Array, sequence: Array, longest: int) -> Array:
-    """sum_D weights(D) sequence(D - k) for k = 1, ..., longest."""
-    found = fftconvolve(weights, sequence[::-1])[len(sequence) :]  # entry k - 1
-    result = np.zeros(longest)
-    result[: min(len(found), longest)] = found[:longest]
-    return result
+    """Return how far the expected ages of copies with independently drawn delays are off, on average over 20 draws."""
+    rng = np.random.default_rng(0)
+    found = [np.bincount(delays.draw(copies, rng), minlength=delays.window + 1) / copies for _ in range(20)]
+    return float(np.mean([delayed_distance(lengths, share, 0)[0] for share in found]))
 
 
 def _check_copies(n: int) -> None:
@@ -181,7 +162,8 @@ def _check_copies(n: int) -> None:
         raise DelaysError(f"the number of copies is {n!r}; it must be a whole number, 1 or more")
 
 
-def _check_lengths(lengths: EpisodeLengths) -> None:
+def check_lengths(lengths: EpisodeLengths) -> None:
+    """Say so, if these are bare numbers: whether they count the reset cannot be seen."""
     if not isinstance(lengths, EpisodeLengths):
         raise DelaysError(
             f"lengths are {type(lengths).__name__}; give EpisodeLengths, for Gymnasium's counts "
