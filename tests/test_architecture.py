@@ -62,8 +62,8 @@ ORDER = [
     "lengthfiles",
     "convergence",
     "diagnosis",
-    "report",
     "screen",
+    "report",
     "cli",
     "__main__",
 ]
