@@ -31,7 +31,7 @@ PRECISION = 0.1
 """The relative error of the mixing time at which collecting stops."""
 UPDATES = 10
 """First updates over which the batches' distance is averaged."""
-_POINTS = 160  # times at which marginal means are shown
+_POINTS = 320  # times at which marginal means are shown
 _SHOWN = 6  # observed values that are shown
 _WIDE = 400  # observed values looked at
 
@@ -268,9 +268,9 @@ def _marginals(
     if not gathered.groups or paper is None or gathered.groups[0].total.shape[1] == 0:
         return None
     time = confidence.mixing_time.value
-    wait = time / lengths.mean if math.isfinite(time) else math.inf
+    wait = time / lengths.mean if math.isfinite(time) else 0.0  # what never settles need not be shown for long
     span = int(min(max(8.0, min(1.5 * wait, 30.0)) * lengths.mean, 60_000)) + 1
-    when = np.unique(np.linspace(1, span, _POINTS * 6 if span > _POINTS * 6 else span).astype(np.int64))
+    when = np.unique(np.linspace(1, span, min(span, 3 * _POINTS)).astype(np.int64))
     width = min(gathered.groups[0].total.shape[1], _WIDE)
     everything = _select(_merge(gathered.groups), np.arange(width))
     whole = marginal_moments(everything, when)

@@ -168,8 +168,6 @@ hold the truth with 90% at each time. Computed from single episodes, by the rene
 
 def _table(found: Diagnosis) -> str:
     ways, mean = found.recommendation.strategies, found.lengths.mean
-    finite = [way.steady_after / mean for way in ways if math.isfinite(way.steady_after)]
-    most = max([*finite, 1e-9])
     costs = max([way.one_off_cost / mean for way in ways if math.isfinite(way.one_off_cost)] + [1e-9])
     lines = []
     for way in ways:
@@ -178,7 +176,7 @@ def _table(found: Diagnosis) -> str:
         note = f'<br><span class="soft">{escape(way.note)}</span>' if way.note else ""
         lines.append(
             f"<tr{marked}><td>{escape(way.title)}{note}</td>"
-            + _cell("never" if math.isinf(after) else f"{after:.3g}", 1.0 if math.isinf(after) else after / most, "")
+            + _cell("never" if math.isinf(after) else f"{after:.3g}", min(after, _SPAN) / _SPAN, "")
             + _cell("-" if math.isinf(once) else f"{once:.2g}", 0.0 if math.isinf(once) else once / costs, " waste")
             + _cell(f"{way.waste:.1%}", way.waste, " waste")
             + "</tr>"
@@ -191,7 +189,8 @@ def _table(found: Diagnosis) -> str:
 
 
 def _cell(text: str, share: float, kind: str) -> str:
-    return f'<td class="num">{escape(text)}<span class="bar{kind}" style="width:{100 * share:.1f}%"></span></td>'
+    bar = f'<span class="bar{kind}" style="width:{100 * share:.1f}%"></span>' if share > 0 else ""
+    return f'<td class="num">{escape(text)}{bar}</td>'
 
 
 def _run(found: Diagnosis, command: str) -> list[tuple[str, str]]:

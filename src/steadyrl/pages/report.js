@@ -2,8 +2,8 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const NS = "http://www.w3.org/2000/svg";
-const hues = ["--raw", "#8f6bb3", "#b08900", "--accent", "#7a7a7a", "#9c5b7d", "#4f8f8b", "#3f6fb5", "--good", "#a34a4a"];
-const colour = (i) => (hues[i % hues.length].startsWith("--") ? css(hues[i % hues.length]) : hues[i % hues.length]);
+const hues = { nothing: "--raw", "recursive-epsilon": "--accent", stagger: "--good", "pre-roll": "#8f6bb3", "uniform-pre-roll": "#b08900" };
+const colour = (name) => ((hues[name] || "").startsWith("--") ? css(hues[name]) : hues[name] || "#8a8f94");
 
 function node(name, attributes, parent, text) {
   const made = document.createElementNS(NS, name);
@@ -19,7 +19,7 @@ function chart(holder, options) {
   const left = 52, right = 14, top = 12, bottom = 40;
   const svg = node("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": options.label });
   const xs = options.series.flatMap((s) => [s.x[0], s.x[s.x.length - 1]]);
-  const xmin = options.xmin !== undefined ? options.xmin : Math.min(...xs), xmax = Math.max(...xs);
+  const xmin = options.xmin !== undefined ? options.xmin : Math.min(...xs), xmax = options.xmax !== undefined ? options.xmax : Math.max(...xs);
   const log = options.log;
   let [ymin, ymax] = options.range;
   const fy = (y) => (log ? Math.log10(Math.max(y, ymin)) : y);
@@ -39,7 +39,7 @@ function chart(holder, options) {
   }
   for (const s of options.series) {
     if (s.bars) {
-      const w = Math.max(1, (width - left - right) / s.x.length - 0.5);
+      const w = Math.max(1, 0.92 * (X(xmin + s.bars) - X(xmin)));
       s.x.forEach((x, i) => node("rect", { x: X(x) - w / 2, y: Y(s.y[i]), width: w, height: Math.max(0, Y(ymin) - Y(s.y[i])), fill: s.colour }, svg));
       continue;
     }
@@ -110,8 +110,8 @@ function live() {
 
 function drawDistance(now) {
   const series = [], floor = data.tolerance / 20;
-  data.strategies.forEach((s, i) => {
-    if (!state.hidden.has(s.name)) series.push({ x: s.x, y: s.y, low: s.low, high: s.high, colour: colour(i) });
+  data.strategies.forEach((s) => {
+    if (!state.hidden.has(s.name)) series.push({ x: s.x, y: s.y, low: s.low, high: s.high, colour: colour(s.name) });
   });
   if (now) {
     const scale = data.lengths.unit / data.mean, x = [], y = [];
@@ -171,20 +171,20 @@ function drawMarginals(now) {
 function drawLengths() {
   const h = data.histogram;
   chart(document.getElementById("lengths"), {
-    series: [{ x: h.x, y: h.y, bars: true, colour: css("--accent") }], range: [0, Math.max(...h.y) * 1.05], height: 220,
-    xmin: h.x[0] - h.width, xlabel: "T, steps of an episode (Gymnasium's length + 1)", label: "Distribution of episode lengths",
+    series: [{ x: h.x, y: h.y, bars: h.width, colour: css("--accent") }], range: [0, Math.max(...h.y) * 1.05], height: 220,
+    xmin: h.x[0] - h.width, xmax: h.x[h.x.length - 1] + h.width, xlabel: "T, steps of an episode (Gymnasium's length + 1)", label: "Distribution of episode lengths",
   });
 }
 
 function legend() {
   const holder = document.getElementById("legend");
-  data.strategies.forEach((s, i) => {
+  data.strategies.forEach((s) => {
     const label = document.createElement("label"), box = document.createElement("input"), swatch = document.createElement("span");
     box.type = "checkbox";
     box.checked = !state.hidden.has(s.name);
     box.addEventListener("change", () => { box.checked ? state.hidden.delete(s.name) : state.hidden.add(s.name); drawDistance(live()); });
     swatch.className = "swatch";
-    swatch.style.background = colour(i);
+    swatch.style.background = colour(s.name);
     label.append(box, swatch, document.createTextNode(s.title));
     holder.append(label);
   });
