@@ -2,8 +2,8 @@
 
 The curves are drawn by some two hundred lines of JavaScript in the page rather than by a plotting library: that is
 kilobytes instead of megabytes, it follows the reader's light or dark theme and the width of a phone, and the slider
-has to run the renewal recursion in the page anyway. Whatever a user supplied (names, commands) is escaped, or goes in as JSON
-and is only ever set as text.
+has to run the renewal recursion in the page anyway. Whatever a user supplied (names, commands) is escaped, or goes in
+as JSON and is only ever set as text.
 """
 
 from __future__ import annotations
