@@ -171,10 +171,10 @@ def test_what_cannot_be_sent_says_so():
 
 
 def test_auto_says_what_it_chose_and_why(monkeypatch):
+    monkeypatch.setattr(planning, "cores", lambda: 2)
     small = collect_episodes(Dice, "uniform", 10)
     assert "backend serial: all fits into one block" in small.notes[0]
     assert "EnvPool" in small.notes[0]
-    monkeypatch.setattr(planning, "cores", lambda: 2)
     large = collect_episodes(Dice, "uniform", 600)
     assert large.notes[0].startswith("backend processes: there are 2 cores")
     assert same(large, collect_episodes(Dice, "uniform", 600, backend="serial"))

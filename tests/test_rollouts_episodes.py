@@ -20,7 +20,7 @@ def cartpole():
 
 def test_every_episode_can_be_replayed_from_its_seed_and_actions(cartpole):
     env = gymnasium.make("CartPole-v1")
-    for i in (0, 1, 255, 256, 599):
+    for i in (0, 1, 511, 512, 599):
         observations, actions, rewards = cartpole.trajectories.of(i)
         seen = [env.reset(seed=int(cartpole.seeds[i]))[0]]
         for action, reward in zip(actions, rewards, strict=True):

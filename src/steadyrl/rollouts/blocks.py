@@ -31,13 +31,13 @@ from steadyrl.rollouts.sources import Source
 
 Arrays = dict[str, Any]
 
-GYMNASIUM_LANES = 4
+GYMNASIUM_LANES = 8
 """Copies that a Gymnasium block steps together: policies are cheaper in batches, but copies take time to make."""
 
 ENVPOOL_LANES = 16
 """Copies in each of the two pools of an EnvPool block, which take turns."""
 
-BLOCK_SIZE = {"gymnasium": 256, "envpool": 1024}
+BLOCK_SIZE = {"gymnasium": 512, "envpool": 1024}
 """Episodes in a block: enough to pay for making its copies, few enough to share out and to lose."""
 
 

@@ -30,6 +30,11 @@ class ObservationCodec:
     size: int
     discrete: bool
 
+    @property
+    def plain(self) -> bool:
+        """Whether an observation is a row of numbers already."""
+        return isinstance(self.space, spaces.Box) and len(self.space.shape) == 1
+
     def writer(self) -> Write:
         """Return the function that writes an observation into a row."""
         space = self.space

@@ -93,7 +93,7 @@ class GymnasiumLanes:
 
     def __init__(self, source: Source, codec: ObservationCodec, actions: ActionCodec, count: int, watch: Watch) -> None:
         self._source, self._actions, self._watch = source, actions, watch
-        self._write = codec.writer()
+        self._write, self._plain = codec.writer(), codec.plain
         self._envs = [source.make() for _ in range(count)]
         self.observations = np.zeros((count, codec.size))
         self.rewards = np.zeros(count)
@@ -119,6 +119,7 @@ class GymnasiumLanes:
         """Step or reset each lane in turn."""
         ended: list[Ending] = []
         envs, rows, rewards, state, write = self._envs, self._rows, self.rewards, self._state, self._write
+        plain = self._plain
         for lane, action in enumerate(self._actions.each(self._sent)):
             if state[lane] != RUNS:
                 self._reset(lane, ended)
@@ -129,7 +130,10 @@ class GymnasiumLanes:
                     self._watch(self._numbers[lane], self._steps[lane])
                 observation, reward, terminated, truncated, _ = envs[lane].step(action)
                 rewards[lane] = reward
-                write(rows[lane], observation)
+                if plain:
+                    rows[lane][:] = observation
+                else:
+                    write(rows[lane], observation)
             except Exception as error:
                 ended.append(Ending(lane, False, False, error))
                 continue

@@ -117,10 +117,11 @@ def choose_backend(source: Source, description: Description, total: int, options
     against = _against_envpool(source, description)
     if against is None:
         return "envpool", f"EnvPool has {source.id} and its threads are fastest"
-    small = total <= int(options.block_size or BLOCK_SIZE["gymnasium"])
-    if small or (options.workers or cores()) == 1:
-        why = "all fits into one block" if small else "there is one core to use"
-        return "serial", f"{why}, and {against}"
+    if (options.workers or cores()) == 1:
+        return "serial", f"there is one core to use, and {against}"
+    size = int(options.block_size or BLOCK_SIZE["gymnasium"])
+    if total <= size:
+        return "serial", f"all fits into one block of {size} (a smaller block size would use more cores), and {against}"
     return "processes", f"there are {options.workers or cores()} cores to use, and {against}"
 
 
