@@ -63,12 +63,12 @@ def test_a_node_removed_in_mid_run_costs_nothing_but_time(cluster, tmp_path):
     thread = threading.Thread(target=remove)
     thread.start()
     make = partial(NodeDice, 0.005, str(notes))
-    episodes = collect_episodes(make, "uniform", 480, seed=6, block_size=40, backend="ray")
+    episodes = collect_episodes(make, "uniform", 160, seed=6, block_size=20, backend="ray")
     finished = time.monotonic()
     thread.join()
     assert len(set(notes.read_text().split())) == 2
     assert removed[0] < finished
-    here = collect_episodes(Dice, "uniform", 480, seed=6, block_size=40, backend="serial")
+    here = collect_episodes(Dice, "uniform", 160, seed=6, block_size=20, backend="serial")
     for name in ("lengths", "returns", "seeds"):
         np.testing.assert_array_equal(getattr(episodes, name), getattr(here, name))
     np.testing.assert_array_equal(episodes.ages.total, here.ages.total)
