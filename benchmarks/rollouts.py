@@ -104,12 +104,12 @@ def serial(rounds: int) -> list[dict[str, Any]]:
 
 
 def processes(rounds: int) -> list[dict[str, Any]]:
-    id, n = "HopperBulletEnv-v0", 8192
+    id, n = "HopperBulletEnv-v0", 6144
     return [
         compare(
             f"{id}: processes with 2 workers / serial",
             lambda: rate(id, "gaussian", n, backend="processes", workers=2),
-            lambda: rate(id, "gaussian", n // 4, backend="serial"),
+            lambda: rate(id, "gaussian", n // 2, backend="serial"),
             1.8,
             max(1, rounds // 2),
         )
@@ -182,7 +182,7 @@ def envpool(rounds: int) -> list[dict[str, Any]]:
 
 
 def ray(rounds: int) -> list[dict[str, Any]]:
-    id, n = "HopperBulletEnv-v0", 16384
+    id, n = "HopperBulletEnv-v0", 8192
     return [
         compare(
             f"{id}: ray on one machine / processes, 2 workers each, runs of 30 s and more",

@@ -31,7 +31,7 @@ from steadyrl.rollouts.sources import Source
 
 Arrays = dict[str, Any]
 
-GYMNASIUM_LANES = 8
+GYMNASIUM_LANES = 12
 """Copies that a Gymnasium block steps together: policies are cheaper in batches, but copies take time to make."""
 
 ENVPOOL_LANES = 16
@@ -150,7 +150,7 @@ def run_block(
     groups = _lanes(block, Watch(beat, local))
     collector = task.work.collector(block)
     try:
-        run(groups, task.policy, task.actions, collector, limit=task.limit, rng=block.rng)
+        run(groups, task.policy, task.observations, task.actions, collector, limit=task.limit, rng=block.rng)
     finally:
         for lanes in groups:
             lanes.close()

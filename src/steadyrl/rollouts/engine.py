@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.rollouts.codecs import ActionCodec
+from steadyrl.rollouts.codecs import ActionCodec, ObservationCodec
 from steadyrl.rollouts.lanes import CutError, Ending, Lanes
 from steadyrl.rollouts.policies import Policy
 
@@ -36,7 +36,7 @@ class Episode(NamedTuple):
     """A finished episode of l actions, as views that hold until the next tick."""
 
     observations: Array
-    """[l + 1, d], ages 1, ..., T: the terminal one is the last."""
+    """[l + 1, width], rows of the codec, at ages 1, ..., T: the terminal one is the last."""
     actions: Any
     """[l, ...], as the policy returned them."""
     rewards: Array
@@ -71,6 +71,7 @@ class Collector(Protocol):
 def run(
     groups: Sequence[Lanes],
     policy: Policy,
+    observations: ObservationCodec,
     actions: ActionCodec,
     collector: Collector,
     *,
@@ -80,7 +81,7 @@ def run(
     """Run lanes until the collector has no more work and every episode it handed out is over."""
     sets, offset = [], 0
     for lanes in groups:
-        sets.append(_LaneSet(lanes, policy, actions, collector, limit, rng, offset))
+        sets.append(_LaneSet(lanes, policy, observations, actions, collector, limit, rng, offset))
         offset += len(lanes.rewards)
     for lane_set in sets:
         lane_set.begin()
@@ -102,13 +103,14 @@ class _LaneSet:
         self,
         lanes: Lanes,
         policy: Policy,
+        seen: ObservationCodec,
         codec: ActionCodec,
         collector: Collector,
         limit: int,
         rng: np.random.Generator,
         offset: int,
     ) -> None:
-        self.lanes, self.policy, self.codec, self.collector = lanes, policy, codec, collector
+        self.lanes, self.policy, self.seen, self.codec, self.collector = lanes, policy, seen, codec, collector
         self.limit, self.rng, self.offset = limit, rng, offset
         self.count, size = lanes.observations.shape
         self.observations = np.empty((64, self.count, size))
@@ -137,7 +139,7 @@ class _LaneSet:
 
     def act(self) -> None:
         """Choose actions for the present observations and send them off."""
-        actions = self.policy.act(self.observations[self.tick], self.rng)
+        actions = self.policy.act(self.seen.flattened(self.observations[self.tick]), self.rng)
         if self.actions is None:
             self.codec.check(actions, self.count)
             actions = np.asarray(actions)

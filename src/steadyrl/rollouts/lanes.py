@@ -95,7 +95,7 @@ class GymnasiumLanes:
         self._source, self._actions, self._watch = source, actions, watch
         self._write, self._plain = codec.writer(), codec.plain
         self._envs = [source.make() for _ in range(count)]
-        self.observations = np.zeros((count, codec.size))
+        self.observations = np.zeros((count, codec.width))
         self.rewards = np.zeros(count)
         self._rows = list(self.observations)
         self._state = [RESTS] * count
@@ -120,7 +120,7 @@ class GymnasiumLanes:
         ended: list[Ending] = []
         envs, rows, rewards, state, write = self._envs, self._rows, self.rewards, self._state, self._write
         plain = self._plain
-        for lane, action in enumerate(self._actions.each(self._sent)):
+        for lane, action in enumerate(self._actions.sent(self._sent)):
             if state[lane] != RUNS:
                 self._reset(lane, ended)
                 continue
@@ -182,7 +182,7 @@ class EnvPoolLanes:
         self._pool = make()
         count = len(self._pool)
         self._codec, self._actions, self._watch = codec, actions, watch
-        self.observations = np.zeros((count, codec.size))
+        self.observations = np.zeros((count, codec.width))
         self.rewards = np.zeros(count)
         self._numbers = [0] * count
         self._ticks = 0
@@ -196,7 +196,7 @@ class EnvPoolLanes:
 
     def send(self, actions: Any) -> None:
         """Begin a step in every lane; it goes on in EnvPool's threads."""
-        self._pool.send(np.asarray(self._actions.sent(actions)))
+        self._pool.send(self._actions.sent(actions))
 
     def receive(self) -> list[Ending]:
         """Wait for all lanes."""
