@@ -4,7 +4,8 @@
     python benchmarks/rollouts.py sweep ray  parts, by name
 
 Each part alternates between steadyrl and its peer and takes the median of the ratios, so that a busy machine slows both
-alike. Results go to benchmarks/results/rollouts.json, and as a table to rollouts.md, with command and versions.
+alike; but two workers cannot be twice as fast as one where other programs hold the cores.
+Results go to benchmarks/results/rollouts.json, and as a table to rollouts.md, with command and versions.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -103,16 +105,44 @@ def serial(rounds: int) -> list[dict[str, Any]]:
     ]
 
 
+def processor_seconds(environment: str, policy: str, episodes: int, **options: Any) -> float:
+    """Return processor seconds per step, those of workers included: what a busy machine does not change much."""
+
+    def spent() -> float:
+        kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        return sum(sum(resource.getrusage(kind)[:2]) for kind in kinds)
+
+    begin = spent()
+    found = collect_episodes(environment, policy, episodes, seed=SEED, **options)
+    return (spent() - begin) / found.steps
+
+
 def processes(rounds: int) -> list[dict[str, Any]]:
     id, n = "HopperBulletEnv-v0", 6144
+    costs = [
+        (
+            processor_seconds(id, "gaussian", n // 2, backend="serial"),
+            processor_seconds(id, "gaussian", n // 2, backend="processes", workers=2),
+        )
+        for _ in range(rounds)
+    ]
+    ratio = 2 * statistics.median(alone / shared for alone, shared in costs)
+    name = f"{id}: processes with 2 workers / serial, by processor time (what two free cores would give)"
+    print(f"{name}: {ratio:.3f}", flush=True)
+    by_processor = {
+        "name": name,
+        "processor_ratio": round(ratio, 3),
+        "microseconds_per_step": [round(1e6 * statistics.median(cost), 1) for cost in zip(*costs, strict=True)],
+    }
     return [
+        by_processor,
         compare(
             f"{id}: processes with 2 workers / serial",
             lambda: rate(id, "gaussian", n, backend="processes", workers=2),
             lambda: rate(id, "gaussian", n // 2, backend="serial"),
             1.8,
             max(1, rounds // 2),
-        )
+        ),
     ]
 
 
@@ -294,7 +324,10 @@ def table(results: dict[str, Any]) -> str:
     lines.append("")
     for part in results.values():
         for r in part["results"]:
-            if "mebibytes" in r:
+            if "processor_ratio" in r:
+                cost = " and ".join(f"{value:,}" for value in r["microseconds_per_step"])
+                lines.append(f"- {r['name']}: {r['processor_ratio']} ({cost} µs a step)")
+            elif "mebibytes" in r:
                 lines.append(f"- {r['name']} {r['mebibytes']} MiB")
             elif "seconds" in r:
                 lines.append(

@@ -103,6 +103,19 @@ def test_a_fault_is_an_error_that_names_the_place(fault, error, words, backend):
         assert part in str(found)
 
 
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_a_failed_episode_can_be_replayed_from_its_error(backend):
+    with pytest.raises(EnvironmentRaisedError) as caught:
+        collect_episodes(partial(Faulty, "raise"), "uniform", 100, seed=5, backend=backend, workers=1)
+    env = Faulty("raise")
+    env.reset(seed=caught.value.episode_seed)
+    assert len(caught.value.actions) == caught.value.step
+    for action in caught.value.actions[:-1]:
+        env.step(action)
+    with pytest.raises(RuntimeError, match="gripper"):
+        env.step(caught.value.actions[-1])
+
+
 @pytest.mark.parametrize("fault", ["raise", "nan", "nan reward"])
 def test_faults_can_be_left_out_and_are_reported(fault):
     bad = expected_failure(5, 100)

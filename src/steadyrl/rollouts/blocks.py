@@ -124,8 +124,10 @@ class Block:
     def error(self, number: int, failure: Failure) -> EpisodeError:
         """Return the error, which says where it happened."""
         error = describe_failure(self.task, failure)
+        seed = int(self.seeds[number]) if self.task.family == "gymnasium" else -1
         error.environment, error.block = self.task.source.name, self.index
-        error.episode, error.episode_seed, error.step = self.first + number, int(self.seeds[number]), failure.step
+        error.episode, error.episode_seed, error.step = self.first + number, seed, failure.step
+        error.actions = failure.actions
         error.args = (f"{error.args[0]} [{place_of(error)}]",)
         return error
 
@@ -203,7 +205,8 @@ def describe_failure(task: Task, failure: Failure) -> EpisodeError:
 
 def place_of(error: EpisodeError) -> str:
     """Return where an error happened, in words."""
+    seed = error.episode_seed if error.episode_seed >= 0 else "none: EnvPool seeds whole pools, run the block again"
     return (
-        f"environment {error.environment}, block {error.block}, episode {error.episode}, episode seed "
-        f"{error.episode_seed}, step {error.step}"
+        f"environment {error.environment}, block {error.block}, episode {error.episode}, episode seed {seed}, "
+        f"step {error.step}"
     )

@@ -53,6 +53,8 @@ class Failure(NamedTuple):
     step: int
     detail: str
     cause: BaseException | None = None
+    actions: Any = None
+    """The episode's actions so far, the failing one included, where they are known."""
 
 
 class Collector(Protocol):
@@ -205,7 +207,8 @@ class _LaneSet:
     def _fail(self, lane: int, kind: str, step: int, detail: str, cause: BaseException | None = None) -> None:
         if isinstance(cause, CutError):
             kind = str(cause)
-        self.collector.fail(self.offset + lane, Failure(kind, step, detail, cause))
+        taken = None if self.actions is None else self.actions[self.tick - step : self.tick, lane].copy()
+        self.collector.fail(self.offset + lane, Failure(kind, step, detail, cause, taken))
         self.observations[self.tick, lane] = 0.0
         if self.lanes.replace(lane):
             self._take_next(lane, self.tick + 1)
