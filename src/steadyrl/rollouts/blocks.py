@@ -31,8 +31,9 @@ from steadyrl.rollouts.sources import Source
 
 Arrays = dict[str, Any]
 
-GYMNASIUM_LANES = 12
-"""Copies that a Gymnasium block steps together: policies are cheaper in batches, but copies take time to make."""
+COPIES, HEAVY_COPIES = 16, 4
+"""Copies that a Gymnasium block steps together: policies are cheaper in batches, but physics simulators take time to
+make and crowd each other out of the processor's cache."""
 
 ENVPOOL_LANES = 16
 """Copies in each of the two pools of an EnvPool block, which take turns."""
@@ -85,6 +86,8 @@ class Task:
     limit: int
     """The longest permitted episode, in actions."""
     on_error: Literal["raise", "skip"] = "raise"
+    copies: int = COPIES
+    """Of the environment in a Gymnasium block; like the block size, part of what determines the bytes."""
     threads: int = 1
     """EnvPool's; its results do not depend on it."""
 
@@ -162,7 +165,7 @@ def run_block(
 def _lanes(block: Block, watch: Watch) -> list[Lanes]:
     task = block.task
     if task.family == "gymnasium":
-        count = min(GYMNASIUM_LANES, block.count)
+        count = min(task.copies, block.count)
         return [GymnasiumLanes(task.source, task.observations, task.actions, count, watch)]
     assert task.source.id is not None
     seeds = episode_seeds(task.seed, 2 * ENVPOOL_LANES * block.index, 2 * ENVPOOL_LANES).view(np.int32)

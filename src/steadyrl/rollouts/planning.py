@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from steadyrl.errors import RolloutError
-from steadyrl.rollouts.blocks import BLOCK_SIZE, Task, Work
+from steadyrl.rollouts.blocks import BLOCK_SIZE, COPIES, HEAVY_COPIES, Task, Work
 from steadyrl.rollouts.clusters import import_ray
 from steadyrl.rollouts.codecs import action_codec, observation_codec
 from steadyrl.rollouts.envpools import require_envpool, why_not_envpool
@@ -96,6 +96,7 @@ def make_plan(environment: Any, policy: Any, work: Work, options: Options, comma
         family=family,
         limit=int(options.max_episode_steps or description.max_episode_steps or LONGEST),
         on_error="skip" if options.on_error == "skip" else "raise",
+        copies=HEAVY_COPIES if any(name in description.module for name in ("bullet", "mujoco")) else COPIES,
         threads=workers,
     )
     provenance = describe_run(task, policy_name, description, options, command)
