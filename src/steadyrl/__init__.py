@@ -15,11 +15,13 @@ from importlib.metadata import version
 from steadyrl import environments, errors, gallery
 from steadyrl.conditions import EpisodicCheck, check_episodic
 from steadyrl.errors import (
+    AccuracyError,
     DiscountError,
     EnvironmentRaisedError,
     EpisodeError,
     EpisodeTooLongError,
     FileFormatError,
+    LengthsError,
     MissingExtraError,
     MixingTimeError,
     NonFiniteError,
@@ -49,6 +51,7 @@ from steadyrl.perturbation import (
     sample_path,
 )
 from steadyrl.process import LearningProcess
+from steadyrl.renewal import EpisodeLengths, phase_distance, phase_mixing_time, renewal_sequence
 from steadyrl.rollouts import Episodes, Samples, collect_episodes, collect_samples
 from steadyrl.stationary import (
     average_episode_length,
@@ -63,16 +66,19 @@ from steadyrl.values import action_values, episode_performance, state_values, st
 __version__ = version("steadyrl")
 
 __all__ = [
+    "AccuracyError",
     "CoupledSample",
     "DiscountError",
     "EnvironmentRaisedError",
     "EpisodeError",
+    "EpisodeLengths",
     "EpisodeTooLongError",
     "Episodes",
     "EpisodicCheck",
     "FileFormatError",
     "GradientBias",
     "LearningProcess",
+    "LengthsError",
     "MissingExtraError",
     "MixingTimeError",
     "NonFiniteError",
@@ -105,7 +111,10 @@ __all__ = [
     "mixing_time",
     "period",
     "perturb",
+    "phase_distance",
+    "phase_mixing_time",
     "policy_gradient",
+    "renewal_sequence",
     "renumber",
     "repeat_policy",
     "sample_path",

@@ -28,12 +28,20 @@ class PerturbationError(SteadyrlError):
     """The perturbation is not a distribution of detours at episode start."""
 
 
+class LengthsError(SteadyrlError):
+    """The numbers given are not a distribution, or a sample, of episode lengths."""
+
+
 class NotEpisodicError(SteadyrlError):
     """Definition 1 fails: no terminal states, or episodes that do not end."""
 
 
 class MixingTimeError(SteadyrlError):
     """The mixing time was not found within the permitted steps or precision."""
+
+
+class AccuracyError(SteadyrlError):
+    """The process is too stiff and too large for an answer with correct digits."""
 
 
 class FileFormatError(SteadyrlError):
