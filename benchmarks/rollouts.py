@@ -92,7 +92,7 @@ def minimal_loop(id: str, policy_name: str, episodes: int) -> float:
 
 
 def serial(rounds: int) -> list[dict[str, Any]]:
-    cases = (("CartPole-v1", "uniform", 2048), ("Hopper-v5", "gaussian", 512), ("HopperBulletEnv-v0", "gaussian", 512))
+    cases = (("CartPole-v1", "uniform", 2048), ("Hopper-v5", "gaussian", 512), ("HopperBulletEnv-v0", "gaussian", 1024))
     return [
         compare(
             f"{id}, {policy} policy: serial / a minimal hand-written Gymnasium loop",
@@ -118,13 +118,13 @@ def processor_seconds(environment: str, policy: str, episodes: int, **options: A
 
 
 def processes(rounds: int) -> list[dict[str, Any]]:
-    id, n = "HopperBulletEnv-v0", 6144
+    id, n = "HopperBulletEnv-v0", 12288
     costs = [
         (
-            processor_seconds(id, "gaussian", n // 2, backend="serial"),
-            processor_seconds(id, "gaussian", n // 2, backend="processes", workers=2),
+            processor_seconds(id, "gaussian", n, backend="serial"),
+            processor_seconds(id, "gaussian", n, backend="processes", workers=2),
         )
-        for _ in range(rounds)
+        for _ in range(1)
     ]
     ratio = 2 * statistics.median(alone / shared for alone, shared in costs)
     name = f"{id}: processes with 2 workers / serial, by processor time (what two free cores would give)"
@@ -139,7 +139,7 @@ def processes(rounds: int) -> list[dict[str, Any]]:
         compare(
             f"{id}: processes with 2 workers / serial",
             lambda: rate(id, "gaussian", n, backend="processes", workers=2),
-            lambda: rate(id, "gaussian", n // 2, backend="serial"),
+            lambda: rate(id, "gaussian", n // 3, backend="serial"),
             1.8,
             max(1, rounds // 2),
         ),
@@ -212,7 +212,7 @@ def envpool(rounds: int) -> list[dict[str, Any]]:
 
 
 def ray(rounds: int) -> list[dict[str, Any]]:
-    id, n = "HopperBulletEnv-v0", 8192
+    id, n = "HopperBulletEnv-v0", 24576
     return [
         compare(
             f"{id}: ray on one machine / processes, 2 workers each, runs of 30 s and more",

@@ -31,9 +31,9 @@ from steadyrl.rollouts.sources import Source
 
 Arrays = dict[str, Any]
 
-COPIES, HEAVY_COPIES = 16, 4
-"""Copies that a Gymnasium block steps together: policies are cheaper in batches, but physics simulators take time to
-make and crowd each other out of the processor's cache."""
+COPIES, HEAVY_COPIES = 16, {"mujoco": 4, "bullet": 2}
+"""Copies that a Gymnasium block steps together: policies are cheaper in batches, but physics simulators (known by the
+module they are in) take time to make and crowd each other out of the processor's cache."""
 
 ENVPOOL_LANES = 16
 """Copies in each of the two pools of an EnvPool block, which take turns."""

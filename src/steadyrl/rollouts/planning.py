@@ -96,7 +96,7 @@ def make_plan(environment: Any, policy: Any, work: Work, options: Options, comma
         family=family,
         limit=int(options.max_episode_steps or description.max_episode_steps or LONGEST),
         on_error="skip" if options.on_error == "skip" else "raise",
-        copies=HEAVY_COPIES if any(name in description.module for name in ("bullet", "mujoco")) else COPIES,
+        copies=next((copies for name, copies in HEAVY_COPIES.items() if name in description.module), COPIES),
         threads=workers,
     )
     provenance = describe_run(task, policy_name, description, options, command)
