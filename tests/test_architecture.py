@@ -16,6 +16,7 @@ ORDER = [
     "numerics.elimination",
     "numerics.multigrid",
     "numerics.graphs",
+    "numerics.powers",
     "numerics.absorbing",
     "layers",
     "toytext",

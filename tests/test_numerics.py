@@ -9,6 +9,7 @@ import scipy.sparse as sp
 
 from processes import random_process, slippery_grid
 from steadyrl import (
+    AccuracyError,
     LearningProcess,
     average_episode_length,
     check_episodic,
@@ -266,3 +267,48 @@ def test_long_chains_have_exact_periods():
     n = 100_000
     ring = sp.csr_array((np.ones(n), (np.arange(n), (np.arange(n) + 1) % n)), (n, n))
     assert graphs.cycle_gcd(ring, 0) == n
+
+
+def two_clusters(n, leak, rng):
+    """Two clusters of n/2 states with `leak` between them and out of the second: sparse and nearly decomposable."""
+    half = n // 2
+    rows, columns, data = [], [], []
+    for _ in range(3):
+        for first in (0, half):
+            rows.append(np.arange(half) + first)
+            columns.append(rng.permutation(half) + first)
+            data.append(rng.random(half) + 0.1)
+    rows.append([0, half])
+    columns.append([half, 0])
+    data.append([leak, 3 * leak])
+    matrix = sp.csr_array((np.concatenate(data), (np.concatenate(rows), np.concatenate(columns))), (n, n))
+    leave = np.zeros(n)
+    leave[-1] = leak
+    scale = 1 / (matrix.sum(axis=1) + leave)
+    return sp.diags_array(scale) @ matrix, leave * scale
+
+
+@pytest.mark.parametrize("leak", [1e-5, 1e-9, 1e-11])
+def test_refined_factorisations_are_accurate_in_every_entry_of_nearly_decomposable_chains(leak, monkeypatch):
+    within, leave = two_clusters(600, leak, np.random.default_rng(3))
+    b, c = np.eye(600)[1], np.arange(600) % 7.0
+    exact = solve_by("elimination", within, leave, monkeypatch)
+    refined = solve_by("factorisation", within, leave, monkeypatch)
+    np.testing.assert_allclose(refined.left(b), exact.left(b), rtol=1e-12)
+    np.testing.assert_allclose(refined.right(c), exact.right(c), rtol=1e-12)
+    assert refined.method == "factorisation"
+    # Without refinement, digits are lost in proportion to 1/leak: the test can fail.
+    plain = refined._solvers[0](b, 0.0)
+    assert np.abs(plain / exact.left(b) - 1).max() > 1e-17 / leak
+
+
+def test_where_a_factorisation_fails_elimination_takes_over_and_beyond_it_an_error(monkeypatch):
+    within, leave = two_clusters(600, 1e-15, np.random.default_rng(3))
+    b = np.eye(600)[1]
+    expected = solve_by("elimination", within, leave, monkeypatch).left(b)
+    chain = solve_by("factorisation", within, leave, monkeypatch)
+    np.testing.assert_allclose(chain.left(b), expected, rtol=1e-13)
+    assert chain.method == "elimination"
+    monkeypatch.setattr(absorbing, "LARGEST_ELIMINATION", 100)
+    with pytest.raises(AccuracyError, match="600 states is so stiff"):
+        solve_by("factorisation", within, leave, monkeypatch).left(b)

@@ -1,4 +1,4 @@
-"""Episode lengths against the exact process: the phase distance is a certificate, exact where states carry ages."""
+"""Episode lengths against the exact process: the phase distance bounds that of states, and by how much."""
 
 import math
 

@@ -19,6 +19,7 @@ from steadyrl.confidence import Interval, LengthsConfidence, bootstrap, steady_s
 from steadyrl.delays import Delays, design_delays, uniform_delays
 from steadyrl.diagnosis import Diagnosis, diagnose, diagnose_lengths
 from steadyrl.errors import (
+    AccuracyError,
     DelaysError,
     DiscountError,
     EnvironmentRaisedError,
@@ -72,6 +73,7 @@ from steadyrl.values import action_values, episode_performance, state_values, st
 __version__ = version("steadyrl")
 
 __all__ = [
+    "AccuracyError",
     "CoupledSample",
     "Delays",
     "DelaysError",

@@ -157,6 +157,8 @@ def collect(
 
     `steadyrl collect HopperBulletEnv-v0 --policy gaussian --episodes 4000 --out hopper.npz --backend processes`
     """
+    if not out.absolute().parent.is_dir():
+        raise RolloutError(f"--out is {str(out)!r}, but there is no directory {str(out.parent)!r}; make it first")
     partial = out.with_name(out.name + ".partial")
     try:
         found = collect_episodes(

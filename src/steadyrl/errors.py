@@ -5,6 +5,8 @@ A message names the value, says why it matters, and what to do about it.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class SteadyrlError(ValueError):
     """Base of every error that steadyrl raises on purpose."""
@@ -42,6 +44,10 @@ class MixingTimeError(SteadyrlError):
     """The mixing time was not found within the permitted steps or precision."""
 
 
+class AccuracyError(SteadyrlError):
+    """The process is too stiff and too large for an answer with correct digits."""
+
+
 class FileFormatError(SteadyrlError):
     """The file is truncated, damaged, or was not written by steadyrl."""
 
@@ -61,8 +67,9 @@ class EpisodeError(RolloutError):
         environment: the environment's name.
         block: the number of the block, which with the run's seed determines everything in it.
         episode: the number of the episode (or rollout) in the whole run.
-        episode_seed: what was given to `env.reset(seed=...)`.
-        step: the actions taken in the episode when it failed; 0 is the reset.
+        episode_seed: what was given to `env.reset(seed=...)`; -1 in EnvPool, which seeds whole pools.
+        step: the actions taken in the episode when it failed, the failing one included; 0 is the reset.
+        actions: these actions, as the policy returned them; None where a hang or a crash took them along.
     """
 
     environment: str = ""
@@ -70,6 +77,7 @@ class EpisodeError(RolloutError):
     episode: int = -1
     episode_seed: int = -1
     step: int = -1
+    actions: Any = None
 
 
 class EnvironmentRaisedError(EpisodeError):

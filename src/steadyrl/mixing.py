@@ -22,14 +22,16 @@ from scipy.sparse.linalg import ArpackNoConvergence, eigs
 
 from steadyrl import layers
 from steadyrl.chain import EpisodeChain, episode_chain, induced_chain
-from steadyrl.errors import MixingTimeError
+from steadyrl.errors import MixingTimeError, SteadyrlError
+from steadyrl.numerics.powers import Powers
 from steadyrl.process import LearningProcess
 from steadyrl.stationary import period, visits_of
 
 Array = NDArray[np.float64]
 
 _DENSE = 400  # states up to which powers of M_pi are cheap
-_PATIENCE = 5_000  # steps to take one by one before powers of M_pi are used
+_PATIENCE = 10_000  # steps to look at one by one before powers of M_pi are used
+_BLOCK = 1 << 22  # entries of a block of marginals
 
 
 def total_variation(p: ArrayLike, q: ArrayLike) -> float:
@@ -39,7 +41,12 @@ def total_variation(p: ArrayLike, q: ArrayLike) -> float:
         >>> total_variation([0.5, 0.5, 0.0], [0.5, 0.25, 0.25])
         0.25
     """
-    return float(0.5 * np.abs(np.asarray(p, dtype=float) - np.asarray(q, dtype=float)).sum())
+    one, other = np.asarray(p, dtype=float), np.asarray(q, dtype=float)
+    if one.shape != other.shape:
+        raise SteadyrlError(
+            f"the distributions have shapes {one.shape} and {other.shape}; they must be over the same states"
+        )
+    return float(0.5 * np.abs(one - other).sum())
 
 
 def marginals(process: LearningProcess, policy: ArrayLike, steps: int) -> Array:
@@ -69,8 +76,15 @@ def distances(process: LearningProcess, policy: ArrayLike, steps: int, *, given_
         steps: the last time.
         given_not_null: for a perturbed process, compare what is left after null states are thrown away.
     """
-    stream = _Distances(episode_chain(process, policy), given_not_null)
-    return np.array([distance for _, (distance, _) in zip(range(steps + 1), stream, strict=False)])
+    if steps < 0:
+        raise MixingTimeError(f"steps is {steps}; it must be 0 or more")
+    blocks, found = _Distances(episode_chain(process, policy), given_not_null).blocks(), 0
+    result: list[Array] = []
+    while found <= steps:
+        distance, _ = next(blocks)
+        result.append(distance)
+        found += len(distance)
+    return np.concatenate(result)[: steps + 1]
 
 
 def mixing_time(
@@ -93,6 +107,7 @@ def mixing_time(
 
     Raises:
         MixingTimeError: if the distance is still above the tolerance after max_steps.
+        NotEpisodicError: if, under this policy, episodes do not end.
 
     Example:
         >>> from steadyrl import gallery
@@ -103,21 +118,22 @@ def mixing_time(
         raise MixingTimeError(f"tolerance is {tolerance!r}; it must be a distance above 0 and at most 1")
     if tolerance <= 1 - 1 / period(process, policy):
         return math.inf
-    chain = episode_chain(process, policy)
-    stream = _Distances(chain, given_not_null)
-    powers = not given_not_null and process.n_states <= _DENSE
-    above = -1
-    for t, (distance, later) in enumerate(stream):
-        if distance >= tolerance:
-            above = t
-        if later < tolerance:
+    stream = _Distances(episode_chain(process, policy), given_not_null)
+    above, t = -1, 0
+    for distance, later in stream.blocks():
+        certain = np.flatnonzero(later < tolerance)
+        seen = distance[: int(certain[0]) + 1] if len(certain) else distance
+        high = np.flatnonzero(seen >= tolerance)
+        above = t + int(high[-1]) if len(high) else above
+        if len(certain):
             return above + 1
-        if powers and t == _PATIENCE:
-            return _by_powers(chain, stream.rho, tolerance)
-        if t >= max_steps:
+        t += len(distance)
+        if stream.powers is not None and t > _PATIENCE:
+            return _far_ahead(stream, tolerance)
+        if t > max_steps:
             break
     raise MixingTimeError(
-        f"the distance to the steady state is still {distance:.3g} after {max_steps} steps, above the tolerance "
+        f"the distance to the steady state is still {distance[-1]:.3g} after {t - 1} steps, above the tolerance "
         f"{tolerance}; raise max_steps, or perturb the process, which brings it down within a few episodes"
     )
 
@@ -154,35 +170,45 @@ def spectral_gap(process: LearningProcess, policy: ArrayLike) -> float:
 
 
 class _Distances:
-    """Iterates over (distance at t, a bound on the distance at t and ever after), t = 0, 1, ..."""
+    """The distance to the steady state at times 0, 1, 2, ..., in blocks."""
 
     def __init__(self, chain: EpisodeChain, given_not_null: bool) -> None:
         visits = visits_of(chain)
         self.rho = visits / visits.sum()
+        self.start = chain.process.initial
         self._chain = chain
-        self._given_not_null = given_not_null and bool(chain.process.null_states.any())
+        self._real = ~chain.process.null_states if given_not_null else np.ones(len(self.rho), dtype=bool)
+        small = chain.process.layers is None and chain.process.n_states <= _DENSE
+        self.powers = Powers(chain.matrix.toarray()) if small else None
 
-    def __iter__(self) -> Iterator[tuple[float, float]]:
+    def blocks(self) -> Iterator[tuple[Array, Array]]:
+        """Yield, for some times at once, the distance and a bound that holds then and ever after."""
         if self._chain.process.layers is not None:
-            yield from _layered_distances(self._chain.process.layers, self._chain.policy, self.rho)
-            return
+            for distance in _layered_distances(self._chain.process.layers, self._chain.policy, self.rho):
+                yield np.array([distance]), np.array([distance])
+        now, size = self.start, 32
+        if self.powers is not None:
+            while True:
+                yield self.of(self.powers.path(now, size))
+                now, size = self.powers.advance(now, size), min(2 * size, _BLOCK // len(now))
         forward = self._chain.matrix.T.tocsr()
-        real = ~self._chain.process.null_states
-        now = self._chain.process.initial
-        share = self.rho[real].sum()
         while True:
-            distance = total_variation(now, self.rho)
-            if self._given_not_null:
-                # |p/|p| - r/|r|| <= (|p - r| + ||p| - |r||) / |r|, which is the full distance over |r|.
-                mass = now[real].sum()
-                given = total_variation(now[real] / mass, self.rho[real] / share) if mass > 0 else 1.0
-                yield given, distance / share
-            else:
-                yield distance, distance
+            yield self.of(now[None, :])
             now = forward @ now
 
+    def of(self, rows: Array) -> tuple[Array, Array]:
+        """Return the distance of each row, and its bound."""
+        distance = 0.5 * np.abs(rows - self.rho).sum(axis=1)
+        if self._real.all():
+            return distance, distance
+        # |p/|p| - r/|r|| <= (|p - r| + ||p| - |r||) / |r|, and the numerator is twice the full distance.
+        real, share = rows[:, self._real], self.rho[self._real].sum()
+        mass = real.sum(axis=1, keepdims=True)
+        given = np.divide(real, mass, out=np.zeros_like(real), where=mass > 0) - self.rho[self._real] / share
+        return np.where(mass[:, 0] > 0, 0.5 * np.abs(given).sum(axis=1), 1.0), distance / share
 
-def _layered_distances(parts: layers.Layers, policy: Array, rho: Array) -> Iterator[tuple[float, float]]:
+
+def _layered_distances(parts: layers.Layers, policy: Array, rho: Array) -> Iterator[float]:
     """Yield the distance at t = 0, 1, ... of a time-limited process, from its episode lengths."""
     n, limit = len(parts.inside), parts.limit
     alive = layers.visits(parts, policy)[: (limit + 1) * n].reshape(limit + 1, n)
@@ -196,14 +222,13 @@ def _layered_distances(parts: layers.Layers, policy: Array, rho: Array) -> Itera
     recent = np.zeros(limit + 1)  # v(t - 1), v(t - 2), ..., v(t - limit - 1)
     v = 1.0
     at_start = 0.5 * (rho[: (limit + 1) * n].sum() + np.abs(initial - stationary_ends).sum())
-    yield at_start, at_start
+    yield float(at_start)
     while True:
         recent = np.append(v, recent[:-1])
         v = float(lengths[: limit + 1] @ recent)
         inside = np.abs(recent - 1 / mean) @ survive
         ends = np.abs(recent[: len(by_end)] @ by_end - stationary_ends).sum()
-        distance = 0.5 * float(inside + ends)
-        yield distance, distance
+        yield 0.5 * float(inside + ends)
 
 
 def _end_probabilities(parts: layers.Layers, policy: Array, alive: Array) -> Array:
@@ -217,25 +242,39 @@ def _end_probabilities(parts: layers.Layers, policy: Array, alive: Array) -> Arr
     return result
 
 
-def _by_powers(chain: EpisodeChain, rho: Array, tolerance: float) -> float:
-    """Return the mixing time by doubling: the distance never increases, so bisection is exact."""
-    powers = [chain.matrix.toarray()]
-    start = chain.process.initial
+def _far_ahead(stream: _Distances, tolerance: float) -> float:
+    """Return the mixing time by powers of M_pi: the bound never increases, so it can be bisected."""
+    assert stream.powers is not None
+    powers, exponent = stream.powers, 0
 
-    def above(distribution: Array) -> bool:
-        return total_variation(distribution, rho) >= tolerance
+    def bounded(row: Array) -> bool:
+        return bool(stream.of(row[None, :])[1][0] < tolerance)
 
-    while above(start @ powers[-1]):
-        if len(powers) > 62:
+    while not bounded(stream.start @ powers.power(exponent)):
+        exponent += 1
+        if exponent > 62:
             raise MixingTimeError(
                 f"the distance is above the tolerance {tolerance} even after 2^62 steps: either it mixes more slowly "
                 "than that, or the tolerance is below the precision of the arithmetic"
             )
-        squared = powers[-1] @ powers[-1]
-        powers.append(squared / squared.sum(axis=1, keepdims=True))  # else rounding errors in the mass double too
-    now, t = start, 0
-    for exponent in reversed(range(len(powers) - 1)):
-        ahead = now @ powers[exponent]
-        if above(ahead):
-            now, t = ahead, t + 2**exponent
-    return t + 1
+    now, last = stream.start, 0
+    for bit in reversed(range(exponent)):
+        ahead = now @ powers.power(bit)
+        if not bounded(ahead):
+            now, last = ahead, last + 2**bit
+    # At `last` the bound is still above the tolerance, from last + 1 on below: look back for the last crossing.
+    return _last_crossing(stream, tolerance, last)
+
+
+def _last_crossing(stream: _Distances, tolerance: float, last: int) -> float:
+    """Return the time after the last one, up to `last`, at which the distance reaches the tolerance."""
+    assert stream.powers is not None
+    size = 1
+    while last >= 0:
+        first = max(0, last - size + 1)
+        row = stream.powers.advance(stream.start, first)
+        above = np.flatnonzero(stream.of(stream.powers.path(row, last - first + 1))[0] >= tolerance)
+        if len(above):
+            return first + int(above[-1]) + 1
+        last, size = first - 1, min(2 * size, _BLOCK // len(row))
+    return 0

@@ -10,15 +10,18 @@ cheapest way that is accurate is chosen:
 - *substitution*: the states have a topological order (time-limited processes): one pass;
 - *elimination*: up to `DENSE_STATES` states: subtraction-free, small error in every entry;
 - *factorisation*: sparse LU where the fill-in is bounded by a small envelope;
-- *multigrid*: beyond it; sparse LU again where multigrid stalls.
+- *multigrid*: beyond it.
 
-The last two are followed by refinement with residuals taken in difference form, so that a long
-mean time to absorption (a tiny smallest eigenvalue of A) costs no digits.
+The last two are followed by refinement with residuals that are as good as in twice the precision, so that a long
+mean time to absorption (a tiny smallest eigenvalue of A) costs no digits. Where refinement does not converge, the
+next way takes over: factorisation for multigrid, elimination for factorisation; where that would be too large, an
+error says so rather than return digits that are not there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -27,17 +30,20 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 from scipy.sparse.linalg import splu, spsolve_triangular
 
+from steadyrl.errors import AccuracyError
 from steadyrl.numerics import elimination, multigrid
 
 Array = NDArray[np.float64]
 
 DENSE_STATES = 1500
+LARGEST_ELIMINATION = 6000  # states for which elimination is tried when all else fails: some 15 seconds
 _ENVELOPE_WORK = 1e10  # multiplications of a banded factorisation, above which multigrid goes first
-_REFINEMENTS = 4
+_REFINEMENTS = 25
 _KRYLOV_RTOL = (1e-9, 1e-5)  # of the first multigrid solve, and of each refinement
-_LAST_CHANGE = 1e-9  # a relative change after which refinement, itself right to 1e-5, has nothing left to gain
+_ACCURACY = 1e-14  # what refinement aims at, relative to the largest entry
+_ROUNDING = 1e-12  # a change below which its standing still is no failure
 
-_Solve = Callable[[Array], Array]
+_Solve = Callable[[Array, float], Array | None]
 
 
 class AbsorbingChain:
@@ -53,31 +59,66 @@ class AbsorbingChain:
         self._total = off.sum(axis=1) + self._leave
         self._n = len(self._leave)
         self._rows = np.repeat(np.arange(self._n, dtype=off.indices.dtype), np.diff(off.indptr))
-        self.method, self._left, self._right = self._choose()
+        self._lock = Lock()
+        self._order = _topological_order(off)
+        if self._order is not None:
+            self._use("substitution")
+        elif self._n <= DENSE_STATES:
+            self._use("elimination")
+        elif _envelope_work(off) <= _ENVELOPE_WORK:
+            self._use("factorisation")
+        else:
+            self._use("multigrid")
 
     def left(self, b: Array) -> Array:
         """Return x = b + x Q, the expected visits from the start weights b."""
-        return self._left(np.asarray(b, dtype=float))
+        return self._solve(np.asarray(b, dtype=float), left=True)
 
     def right(self, c: Array) -> Array:
         """Return y = c + Q y, the expected sum of c until the chain leaves."""
-        return self._right(np.asarray(c, dtype=float))
+        return self._solve(np.asarray(c, dtype=float), left=False)
 
-    def _choose(self) -> tuple[str, _Solve, _Solve]:
-        order = _topological_order(self._off)
-        if order is not None:
-            return ("substitution", *self._substitution(order))
-        if self._n <= DENSE_STATES:
-            factors = elimination.factor(self._off.toarray(), self._leave)
-            return "elimination", factors.solve_left, factors.solve_right
-        if _envelope_work(self._off) <= _ENVELOPE_WORK:
-            return ("factorisation", *self._factorisation())
-        return ("multigrid", *self._multigrid())
+    def _solve(self, rhs: Array, left: bool) -> Array:
+        while True:
+            method, solvers = self.method, self._solvers
+            solve = solvers[0 if left else 1]
+            if method in ("substitution", "elimination"):
+                y = solve(rhs, 0.0)
+            else:
+                y = self._refine(rhs, solve, self._left_residual if left else self._right_residual)
+            if y is not None:
+                return y
+            with self._lock:  # the two sides may be solved in two threads
+                if self.method == method:
+                    self._fall_back()
+
+    def _fall_back(self) -> None:
+        if self.method == "multigrid":
+            self._use("factorisation")
+        elif self._n <= LARGEST_ELIMINATION:
+            self._use("elimination")
+        else:
+            raise AccuracyError(
+                f"this chain of {self._n} states is so stiff (leaving it takes so long from some states) that a sparse "
+                f"factorisation loses its digits, and above {LARGEST_ELIMINATION} states subtraction-free elimination "
+                "is too large; split the process, or leave out transitions of negligible probability"
+            )
+
+    def _use(self, method: str) -> None:
+        build = {
+            "substitution": self._substitution,
+            "elimination": self._elimination,
+            "factorisation": self._factorisation,
+            "multigrid": self._multigrid,
+        }[method]
+        self._solvers: tuple[_Solve, _Solve] = build()
+        self.method = method
 
     def _matrix(self) -> Any:
         return sp.diags_array(self._total).tocsr() - self._off
 
-    def _substitution(self, order: NDArray[np.int64]) -> tuple[_Solve, _Solve]:
+    def _substitution(self) -> tuple[_Solve, _Solve]:
+        order = self._order
         a = self._matrix()[order][:, order].tocsr()  # upper triangular, non-positive off it
 
         def solve(rhs: Array, left: bool) -> Array:
@@ -89,90 +130,96 @@ class AbsorbingChain:
             result[order] = solved[:, 0] - solved[:, 1] if len(parts) == 2 else solved[:, 0]
             return result
 
-        return lambda b: solve(b, True), lambda c: solve(c, False)
+        return lambda b, _: solve(b, True), lambda c, _: solve(c, False)
+
+    def _elimination(self) -> tuple[_Solve, _Solve]:
+        factors = elimination.factor(self._off.toarray(), self._leave)
+        return lambda b, _: factors.solve_left(b), lambda c, _: factors.solve_right(c)
 
     def _factorisation(self) -> tuple[_Solve, _Solve]:
         # An M-matrix needs no pivoting; without it the symmetric ordering keeps the fill-in low.
-        lu = splu(
-            self._matrix().tocsc(),
-            permc_spec="MMD_AT_PLUS_A",
-            diag_pivot_thresh=0.0,
-            options={"SymmetricMode": True},
-        )
-
-        def left(b: Array) -> Array:
-            x = self._refine(b, lambda r, _: lu.solve(r, "T"), self._left_residual)
-            assert x is not None  # a factorisation always answers
-            return x
-
-        def right(c: Array) -> Array:
-            y = self._refine(c, lambda r, _: lu.solve(r), self._right_residual)
-            assert y is not None
-            return y
-
-        return left, right
+        try:
+            lu = splu(
+                self._matrix().tocsc(),
+                permc_spec="MMD_AT_PLUS_A",
+                diag_pivot_thresh=0.0,
+                options={"SymmetricMode": True},
+            )
+        except RuntimeError:  # singular to working precision
+            return lambda b, _: None, lambda c, _: None
+        return lambda b, _: lu.solve(b, "T"), lambda c, _: lu.solve(c)
 
     def _multigrid(self) -> tuple[_Solve, _Solve]:
         hierarchy = multigrid.build(self._matrix())
-        fallback: list[tuple[_Solve, _Solve]] = []
+        return (
+            lambda b, rtol: multigrid.solve(hierarchy.transposed, b, rtol=rtol),
+            lambda c, rtol: multigrid.solve(hierarchy, c, rtol=rtol),
+        )
 
-        def solver(left: bool) -> _Solve:
-            residual = self._left_residual if left else self._right_residual
-
-            def approximate(r: Array, rtol: float) -> Array | None:
-                return multigrid.solve(hierarchy.transposed if left else hierarchy, r, rtol=rtol)
-
-            def solve(rhs: Array) -> Array:
-                y = None if fallback else self._refine(rhs, approximate, residual)
-                if y is not None:
-                    return y
-                if not fallback:
-                    self.method = "factorisation"
-                    fallback.append(self._factorisation())
-                return fallback[0][0 if left else 1](rhs)
-
-            return solve
-
-        return solver(True), solver(False)
-
-    def _refine(
-        self,
-        rhs: Array,
-        solve: Callable[[Array, float], Array | None],
-        residual: Callable[[Array, Array], Array],
-    ) -> Array | None:
-        """Improve solve(rhs) until rounding stops it; None if there is not even a first solution."""
-        y = solve(rhs, _KRYLOV_RTOL[0])
-        if y is None:
+    def _refine(self, rhs: Array, solve: _Solve, residual: Callable[[Array, Array], Array]) -> Array | None:
+        """Improve solve(rhs) until rounding stops it; None if it does not converge."""
+        if not rhs.any():
+            return np.zeros_like(rhs)
+        y, last = solve(rhs, _KRYLOV_RTOL[0]), np.inf
+        if y is None or not np.isfinite(y).all() or not y.any():
             return None
-        last = np.inf
         for _ in range(_REFINEMENTS):
             r = residual(y, rhs)
-            correction = solve(r, _KRYLOV_RTOL[1]) if r.any() else None
-            if correction is None:
-                break
+            correction = solve(r, _KRYLOV_RTOL[1]) if r.any() else r
+            if correction is None or not np.isfinite(correction).all():
+                return y if last < _ROUNDING else None
             change = float(np.abs(correction).max()) / float(np.abs(y).max())
-            if change > last / 2:  # the level of rounding
-                break
+            if change > last / 2:
+                return y if last < _ROUNDING else None
             y = y + correction
+            shrinks = change / last if np.isfinite(last) else max(change, _KRYLOV_RTOL[1])
             last = change
-            if change < _LAST_CHANGE:
-                break
-        return y
+            if change * shrinks < _ACCURACY:  # what the next correction would be
+                return y
+        return None
 
     def _right_residual(self, y: Array, c: Array) -> Array:
         """Return c - A y by differences of neighbours: rounding is relative to those, not to y."""
         drop = self._off.data * (y[self._rows] - y[self._off.indices])
-        summed = np.add.reduceat(np.append(drop, 0.0), self._off.indptr[:-1])
-        summed[np.diff(self._off.indptr) == 0] = 0.0
-        return c - summed - self._leave * y
+        residual: Array = c - self._sums(self._rows, drop) - self._leave * y
+        return residual
 
     def _left_residual(self, x: Array, b: Array) -> Array:
-        """Return b - x A, with the one sum that is known better: what enters must leave."""
-        r = b + x @ self._off - x * self._total
-        surplus = r.sum() - (b.sum() - x @ self._leave)
-        balanced: Array = r - x * (surplus / x.sum())
-        return balanced
+        """Return b - x A as what enters each state less what leaves it, each flow rounded alike in both.
+
+        In a nearly decomposable chain the large flows inside a part must cancel exactly, or their rounding would drown
+        the small flow that leaves it. So each flow is a product without rounding error (Dekker), cut into a high
+        part, whose sums are exact, and the low rest (Rump's extraction).
+        """
+        flow, error = _exact_product(x[self._rows], self._off.data)
+        room = float(np.abs(flow).max(initial=0.0)) * (np.diff(self._off.indptr).max(initial=0) + self._n)
+        anchor = 2.0 ** np.ceil(np.log2(room)) if room > 0 else 1.0
+        high = (flow + anchor) - anchor
+        low = (flow - high) + error
+
+        into, out_of = self._off.indices, self._rows
+        high_net = self._sums(into, high) - self._sums(out_of, high)
+        low_net = self._sums(into, low) - self._sums(out_of, low)
+        residual: Array = b + high_net + low_net - x * self._leave
+        return residual
+
+    def _sums(self, states: NDArray[np.integer[Any]], parts: Array) -> Array:
+        """Return the sum of the parts that belong to each state."""
+        return np.asarray(np.bincount(states, weights=parts, minlength=self._n), dtype=float)
+
+
+def _exact_product(a: Array, b: Array) -> tuple[Array, Array]:
+    """Return p and e with a b = p + e exactly (Dekker)."""
+    product = a * b
+    a_high, b_high = (_upper_half(v) for v in (a, b))
+    a_low, b_low = a - a_high, b - b_high
+    return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+def _upper_half(values: Array) -> Array:
+    """Return the upper 26 bits of each value (Veltkamp)."""
+    scaled = 134217729.0 * values
+    return scaled - (scaled - values)
 
 
 def _topological_order(graph: Any) -> NDArray[np.int64] | None:

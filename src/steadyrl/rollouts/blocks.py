@@ -31,13 +31,14 @@ from steadyrl.rollouts.sources import Source
 
 Arrays = dict[str, Any]
 
-GYMNASIUM_LANES = 4
-"""Copies that a Gymnasium block steps together: policies are cheaper in batches, but copies take time to make."""
+COPIES, HEAVY_COPIES = 16, {"mujoco": 4, "bullet": 2}
+"""Copies that a Gymnasium block steps together: policies are cheaper in batches, but physics simulators (known by the
+module they are in) take time to make and crowd each other out of the processor's cache."""
 
 ENVPOOL_LANES = 16
 """Copies in each of the two pools of an EnvPool block, which take turns."""
 
-BLOCK_SIZE = {"gymnasium": 256, "envpool": 1024}
+BLOCK_SIZE = {"gymnasium": 512, "envpool": 1024}
 """Episodes in a block: enough to pay for making its copies, few enough to share out and to lose."""
 
 
@@ -85,6 +86,8 @@ class Task:
     limit: int
     """The longest permitted episode, in actions."""
     on_error: Literal["raise", "skip"] = "raise"
+    copies: int = COPIES
+    """Of the environment in a Gymnasium block; like the block size, part of what determines the bytes."""
     threads: int = 1
     """EnvPool's; its results do not depend on it."""
 
@@ -124,8 +127,10 @@ class Block:
     def error(self, number: int, failure: Failure) -> EpisodeError:
         """Return the error, which says where it happened."""
         error = describe_failure(self.task, failure)
+        seed = int(self.seeds[number]) if self.task.family == "gymnasium" else -1
         error.environment, error.block = self.task.source.name, self.index
-        error.episode, error.episode_seed, error.step = self.first + number, int(self.seeds[number]), failure.step
+        error.episode, error.episode_seed, error.step = self.first + number, seed, failure.step
+        error.actions = failure.actions
         error.args = (f"{error.args[0]} [{place_of(error)}]",)
         return error
 
@@ -150,7 +155,7 @@ def run_block(
     groups = _lanes(block, Watch(beat, local))
     collector = task.work.collector(block)
     try:
-        run(groups, task.policy, task.actions, collector, limit=task.limit, rng=block.rng)
+        run(groups, task.policy, task.observations, task.actions, collector, limit=task.limit, rng=block.rng)
     finally:
         for lanes in groups:
             lanes.close()
@@ -160,7 +165,7 @@ def run_block(
 def _lanes(block: Block, watch: Watch) -> list[Lanes]:
     task = block.task
     if task.family == "gymnasium":
-        count = min(GYMNASIUM_LANES, block.count)
+        count = min(task.copies, block.count)
         return [GymnasiumLanes(task.source, task.observations, task.actions, count, watch)]
     assert task.source.id is not None
     seeds = episode_seeds(task.seed, 2 * ENVPOOL_LANES * block.index, 2 * ENVPOOL_LANES).view(np.int32)
@@ -203,7 +208,8 @@ def describe_failure(task: Task, failure: Failure) -> EpisodeError:
 
 def place_of(error: EpisodeError) -> str:
     """Return where an error happened, in words."""
+    seed = error.episode_seed if error.episode_seed >= 0 else "none: EnvPool seeds whole pools, run the block again"
     return (
-        f"environment {error.environment}, block {error.block}, episode {error.episode}, episode seed "
-        f"{error.episode_seed}, step {error.step}"
+        f"environment {error.environment}, block {error.block}, episode {error.episode}, episode seed {seed}, "
+        f"step {error.step}"
     )

@@ -7,6 +7,7 @@ node needs steadyrl and the environment's packages.
 from __future__ import annotations
 
 import logging
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -96,7 +97,7 @@ def _run(
             if time.monotonic() - counted > 5:  # nodes come and go
                 places, counted = workers or int(ray.cluster_resources().get("CPU", 1)), time.monotonic()
             while len(flying) < AHEAD * max(1, places) and (block := schedule.take()) is not None:
-                flying[remote.remote(payload, block, step_timeout)] = block
+                flying[remote.remote(payload, sys.path, block, step_timeout)] = block
             ready, _ = ray.wait(list(flying), num_returns=1, timeout=5.0)
             for reference in ready:
                 block = flying.pop(reference)
@@ -115,8 +116,9 @@ def _run(
             ray.cancel(reference, force=True)
 
 
-def _run_remotely(payload: bytes, block: int, step_timeout: float | None) -> Any:
+def _run_remotely(payload: bytes, path: list[str], block: int, step_timeout: float | None) -> Any:
     """Run in a Ray worker: one block, in a process of its own if it may have to be killed."""
+    sys.path += [entry for entry in path if entry not in sys.path]  # where the user's own modules are, on one machine
     try:
         task = cloudpickle.loads(payload)
         if step_timeout is None:

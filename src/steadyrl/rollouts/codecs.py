@@ -24,11 +24,34 @@ Write = Callable[[Array, Any], None]
 
 @dataclass(frozen=True)
 class ObservationCodec:
-    """How one observation is written into a row of d numbers, and many at once."""
+    """How one observation is written into a row of numbers, and many at once.
+
+    A Discrete observation is kept as its number, counted from 0, and becomes the unit vector that it is to a policy
+    only where one is needed: a process may have thousands of states.
+    """
 
     space: Any
     size: int
+    """d, the values of a flattened observation."""
     discrete: bool
+
+    @property
+    def width(self) -> int:
+        """The numbers in a row."""
+        return 1 if self.discrete else self.size
+
+    def flattened(self, rows: Array) -> Array:
+        """Return rows [B, width] as flattened observations [B, d]."""
+        if not self.discrete:
+            return rows
+        flat = np.zeros((len(rows), self.size))
+        flat[np.arange(len(rows)), rows[:, 0].astype(np.int64)] = 1.0
+        return flat
+
+    @property
+    def plain(self) -> bool:
+        """Whether an observation is a row of numbers already."""
+        return isinstance(self.space, spaces.Box) and len(self.space.shape) == 1
 
     def writer(self) -> Write:
         """Return the function that writes an observation into a row."""
@@ -37,8 +60,7 @@ class ObservationCodec:
             start = int(space.start)
 
             def write_number(row: Array, observation: Any) -> None:
-                row[:] = 0.0
-                row[int(observation) - start] = 1.0
+                row[0] = observation - start
 
             return write_number
         if isinstance(space, spaces.Box):
@@ -53,8 +75,7 @@ class ObservationCodec:
     def rows(self, observations: Any, out: Array) -> None:
         """Write a batch of observations, as EnvPool returns them, into rows."""
         if self.discrete:
-            out[:] = 0.0
-            out[np.arange(len(out)), np.asarray(observations).astype(np.int64) - int(self.space.start)] = 1.0
+            out[:, 0] = np.asarray(observations) - int(self.space.start)
         elif isinstance(self.space, spaces.Dict):
             parts = [np.asarray(observations[key]).reshape(len(out), -1) for key in self.space.spaces]
             out[:] = np.concatenate(parts, axis=1)
@@ -69,7 +90,7 @@ class ObservationCodec:
 
     def kept(self, rows: Array) -> Any:
         """Return rows in the form in which samples keep them: the number of a Discrete one, else as they are."""
-        return rows.argmax(axis=-1) + int(self.space.start) if self.discrete else rows
+        return rows[..., 0] + int(self.space.start) if self.discrete else rows
 
 
 @dataclass(frozen=True)
@@ -98,16 +119,13 @@ class ActionCodec:
 
     def sent(self, actions: Any) -> Any:
         """Return the actions as an array that environments take: clipped to a Box, in its type."""
-        if self.low is None:
-            return actions
+        if (
+            self.low is None
+        ):  # numpy's integers, as action_space.sample() gives: Gymnasium checks them faster than Python's
+            return np.asarray(actions).astype(self.dtype, copy=False)
         clipped = np.maximum(actions, self.low)
         np.minimum(clipped, self.high, out=clipped)
         return clipped.astype(self.dtype, copy=False)
-
-    def each(self, actions: Any) -> Any:
-        """Return the actions one by one."""
-        values = self.sent(actions)
-        return values if self.shape else values.tolist()
 
 
 def observation_codec(space: Any) -> ObservationCodec:

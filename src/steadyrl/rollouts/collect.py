@@ -80,7 +80,7 @@ def collect_episodes(
             result's `notes` say which and why).
         workers: processes, or EnvPool's threads; by default one a core.
         address: of a Ray cluster; without it, "ray" starts a local one.
-        block_size: episodes that are run together in one place; 256 in Gymnasium, 1024 in EnvPool.
+        block_size: episodes that are run together in one place; 512 in Gymnasium, 1024 in EnvPool.
         max_episode_steps: an episode longer than this is an error; by default the environment's own limit, or 100,000.
         step_timeout: seconds that one step may take. Blocks then run in processes that can be killed.
         on_error: "raise", or "skip" to leave out episodes that fail and list them in `skipped`.

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.rollouts.codecs import ActionCodec
+from steadyrl.rollouts.codecs import ActionCodec, ObservationCodec
 from steadyrl.rollouts.lanes import CutError, Ending, Lanes
 from steadyrl.rollouts.policies import Policy
 
@@ -36,7 +36,7 @@ class Episode(NamedTuple):
     """A finished episode of l actions, as views that hold until the next tick."""
 
     observations: Array
-    """[l + 1, d], ages 1, ..., T: the terminal one is the last."""
+    """[l + 1, width], rows of the codec, at ages 1, ..., T: the terminal one is the last."""
     actions: Any
     """[l, ...], as the policy returned them."""
     rewards: Array
@@ -53,6 +53,8 @@ class Failure(NamedTuple):
     step: int
     detail: str
     cause: BaseException | None = None
+    actions: Any = None
+    """The episode's actions so far, the failing one included, where they are known."""
 
 
 class Collector(Protocol):
@@ -71,6 +73,7 @@ class Collector(Protocol):
 def run(
     groups: Sequence[Lanes],
     policy: Policy,
+    observations: ObservationCodec,
     actions: ActionCodec,
     collector: Collector,
     *,
@@ -80,7 +83,7 @@ def run(
     """Run lanes until the collector has no more work and every episode it handed out is over."""
     sets, offset = [], 0
     for lanes in groups:
-        sets.append(_LaneSet(lanes, policy, actions, collector, limit, rng, offset))
+        sets.append(_LaneSet(lanes, policy, observations, actions, collector, limit, rng, offset))
         offset += len(lanes.rewards)
     for lane_set in sets:
         lane_set.begin()
@@ -102,13 +105,14 @@ class _LaneSet:
         self,
         lanes: Lanes,
         policy: Policy,
+        seen: ObservationCodec,
         codec: ActionCodec,
         collector: Collector,
         limit: int,
         rng: np.random.Generator,
         offset: int,
     ) -> None:
-        self.lanes, self.policy, self.codec, self.collector = lanes, policy, codec, collector
+        self.lanes, self.policy, self.seen, self.codec, self.collector = lanes, policy, seen, codec, collector
         self.limit, self.rng, self.offset = limit, rng, offset
         self.count, size = lanes.observations.shape
         self.observations = np.empty((64, self.count, size))
@@ -137,7 +141,7 @@ class _LaneSet:
 
     def act(self) -> None:
         """Choose actions for the present observations and send them off."""
-        actions = self.policy.act(self.observations[self.tick], self.rng)
+        actions = self.policy.act(self.seen.flattened(self.observations[self.tick]), self.rng)
         if self.actions is None:
             self.codec.check(actions, self.count)
             actions = np.asarray(actions)
@@ -203,7 +207,8 @@ class _LaneSet:
     def _fail(self, lane: int, kind: str, step: int, detail: str, cause: BaseException | None = None) -> None:
         if isinstance(cause, CutError):
             kind = str(cause)
-        self.collector.fail(self.offset + lane, Failure(kind, step, detail, cause))
+        taken = None if self.actions is None else self.actions[self.tick - step : self.tick, lane].copy()
+        self.collector.fail(self.offset + lane, Failure(kind, step, detail, cause, taken))
         self.observations[self.tick, lane] = 0.0
         if self.lanes.replace(lane):
             self._take_next(lane, self.tick + 1)

@@ -249,11 +249,11 @@ class EpisodeCollector:
             if ages > len(self._total):
                 self._grow(ages)
             self._longest = max(self._longest, ages)
-            self._total[:ages] += episode.observations
-            self._squares[:ages] += episode.observations * episode.observations
+            self._add(episode.observations)
         if self._work.trajectories:
-            observations, actions, rewards = episode[:3]
-            self._tracks[number] = observations.copy(), actions.copy(), rewards.copy()
+            rows, actions, rewards = episode[:3]
+            flat = self._block.task.observations.flattened(rows)
+            self._tracks[number] = flat.copy(), actions.copy(), rewards.copy()
 
     def fail(self, lane: int, failure: Failure) -> None:
         """Raise, or leave the episode out."""
@@ -277,6 +277,17 @@ class EpisodeCollector:
             for i, name in enumerate(_TRACKS):
                 result[name] = np.concatenate([track[i] for track in tracks]) if tracks else np.zeros(0)
         return result
+
+    def _add(self, rows: Array) -> None:
+        """Add an episode's observations to the sums; of a Discrete one, a unit vector, one place each."""
+        ages = len(rows)
+        if self._block.task.observations.discrete:
+            places = np.arange(ages), rows[:, 0].astype(np.int64)
+            self._total[places] += 1.0
+            self._squares[places] += 1.0
+        else:
+            self._total[:ages] += rows
+            self._squares[:ages] += rows * rows
 
     def _grow(self, ages: int) -> None:
         room = max(ages, 2 * len(self._total))

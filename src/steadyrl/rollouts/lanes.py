@@ -93,9 +93,9 @@ class GymnasiumLanes:
 
     def __init__(self, source: Source, codec: ObservationCodec, actions: ActionCodec, count: int, watch: Watch) -> None:
         self._source, self._actions, self._watch = source, actions, watch
-        self._write = codec.writer()
+        self._write, self._plain = codec.writer(), codec.plain
         self._envs = [source.make() for _ in range(count)]
-        self.observations = np.zeros((count, codec.size))
+        self.observations = np.zeros((count, codec.width))
         self.rewards = np.zeros(count)
         self._rows = list(self.observations)
         self._state = [RESTS] * count
@@ -119,7 +119,8 @@ class GymnasiumLanes:
         """Step or reset each lane in turn."""
         ended: list[Ending] = []
         envs, rows, rewards, state, write = self._envs, self._rows, self.rewards, self._state, self._write
-        for lane, action in enumerate(self._actions.each(self._sent)):
+        plain = self._plain
+        for lane, action in enumerate(self._actions.sent(self._sent)):
             if state[lane] != RUNS:
                 self._reset(lane, ended)
                 continue
@@ -129,7 +130,10 @@ class GymnasiumLanes:
                     self._watch(self._numbers[lane], self._steps[lane])
                 observation, reward, terminated, truncated, _ = envs[lane].step(action)
                 rewards[lane] = reward
-                write(rows[lane], observation)
+                if plain:
+                    rows[lane][:] = observation
+                else:
+                    write(rows[lane], observation)
             except Exception as error:
                 ended.append(Ending(lane, False, False, error))
                 continue
@@ -178,7 +182,7 @@ class EnvPoolLanes:
         self._pool = make()
         count = len(self._pool)
         self._codec, self._actions, self._watch = codec, actions, watch
-        self.observations = np.zeros((count, codec.size))
+        self.observations = np.zeros((count, codec.width))
         self.rewards = np.zeros(count)
         self._numbers = [0] * count
         self._ticks = 0
@@ -192,7 +196,7 @@ class EnvPoolLanes:
 
     def send(self, actions: Any) -> None:
         """Begin a step in every lane; it goes on in EnvPool's threads."""
-        self._pool.send(np.asarray(self._actions.sent(actions)))
+        self._pool.send(self._actions.sent(actions))
 
     def receive(self) -> list[Ending]:
         """Wait for all lanes."""

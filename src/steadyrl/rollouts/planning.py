@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from steadyrl.errors import RolloutError
-from steadyrl.rollouts.blocks import BLOCK_SIZE, Task, Work
+from steadyrl.rollouts.blocks import BLOCK_SIZE, COPIES, HEAVY_COPIES, Task, Work
 from steadyrl.rollouts.clusters import import_ray
 from steadyrl.rollouts.codecs import action_codec, observation_codec
 from steadyrl.rollouts.envpools import require_envpool, why_not_envpool
@@ -96,6 +96,7 @@ def make_plan(environment: Any, policy: Any, work: Work, options: Options, comma
         family=family,
         limit=int(options.max_episode_steps or description.max_episode_steps or LONGEST),
         on_error="skip" if options.on_error == "skip" else "raise",
+        copies=next((copies for name, copies in HEAVY_COPIES.items() if name in description.module), COPIES),
         threads=workers,
     )
     provenance = describe_run(task, policy_name, description, options, command)
@@ -117,10 +118,11 @@ def choose_backend(source: Source, description: Description, total: int, options
     against = _against_envpool(source, description)
     if against is None:
         return "envpool", f"EnvPool has {source.id} and its threads are fastest"
-    small = total <= int(options.block_size or BLOCK_SIZE["gymnasium"])
-    if small or (options.workers or cores()) == 1:
-        why = "all fits into one block" if small else "there is one core to use"
-        return "serial", f"{why}, and {against}"
+    if (options.workers or cores()) == 1:
+        return "serial", f"there is one core to use, and {against}"
+    size = int(options.block_size or BLOCK_SIZE["gymnasium"])
+    if total <= size:
+        return "serial", f"all fits into one block of {size} (a smaller block size would use more cores), and {against}"
     return "processes", f"there are {options.workers or cores()} cores to use, and {against}"
 
 

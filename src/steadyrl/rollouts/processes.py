@@ -147,7 +147,8 @@ class Supervisor:
         block = Block.of(self._task, index)
         error = block.error(number, Failure(kind, step, ""))
         before_any = worker.beat[0] < 0  # it fails in making its environments: no episode to leave out
-        if self._task.on_error == "raise" or before_any or (block.first + number) in self._cuts:
+        uncertain = before_any or self._task.family == "envpool"  # which steps all lanes at once
+        if self._task.on_error == "raise" or uncertain or (block.first + number) in self._cuts:
             raise error
         self._cuts[block.first + number] = (step, kind)
         self._note(f"block {index} runs again without episode {error.episode}, which {kind}")
