@@ -11,8 +11,8 @@ PIP := $(BIN)/pip --disable-pip-version-check install --quiet
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-demo: $(VENV)/.demo  ## the main job on a small example, with a picture: mixing.png
-	$(BIN)/steadyrl check FrozenLake-v1 --plot mixing.png
+demo: $(VENV)/.demo  ## the main job on a small example: a diagnosis on one screen, and report/report.html
+	$(BIN)/steadyrl diagnose steadyrl/StateSweep-v0 --num-envs 64 --n-steps 16 --out report
 
 test: $(VENV)/.dev  ## every test and every example in the documentation
 	$(BIN)/pytest -n 2 $(PYTEST_ARGS)
@@ -32,6 +32,7 @@ format: $(VENV)/.dev  ## rewrite the code as the linter wants it
 
 bench: $(VENV)/.dev  ## benchmarks against other libraries (about half an hour)
 	$(BIN)/python benchmarks/exact.py
+	$(BIN)/python benchmarks/diagnosis.py
 
 clean:  ## remove the virtual environments
 	rm -rf $(VENV) .venv-peers
@@ -42,7 +43,7 @@ $(BIN)/python:
 
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
 	@echo "Installing steadyrl with its plots into $(VENV) (once, about a minute) ..."
-	$(PIP) --editable '.[report]'
+	$(PIP) --editable '.[report,diagnose]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python

@@ -6,12 +6,30 @@ from pathlib import Path
 import pytest
 
 import steadyrl
+from steadyrl.screen import verdict
 
 README = Path(__file__).parent.parent / "README.md"
 
 
-def test_the_readmes_first_example_computes_the_numbers_beside_it():
+def test_the_readmes_first_example_says_the_truth():
     code = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[0]
+    scope = {"steadyrl": steadyrl}
+    exec(code, scope)
+    lengths = scope["lengths"]
+    assert steadyrl.phase_mixing_time(lengths) == float("inf")
+    assert round(lengths.cv, 2) == 0.82
+    assert f"# {steadyrl.design_delays(lengths).window}: staggered" in code
+
+
+def test_the_readmes_screen_is_what_the_command_prints():
+    found = steadyrl.diagnose("steadyrl/StateSweep-v0", backend="serial")
+    shown = " ".join(README.read_text().split())
+    assert " ".join(verdict(found).split()) in shown
+    assert found.recommendation.code in shown
+
+
+def test_the_readmes_exact_example_computes_the_numbers_beside_it():
+    code = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[1]
     scope = {}
     exec(code, scope)
     process, policy = scope["process"], scope["policy"]
@@ -22,7 +40,7 @@ def test_the_readmes_first_example_computes_the_numbers_beside_it():
 
 
 def test_the_readmes_second_example_computes_the_gradient_beside_it():
-    code = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[1]
+    code = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[2]
     scope = {"steadyrl": steadyrl}
     exec(code, scope)
     gradient = steadyrl.policy_gradient(scope["process"], scope["logits"])

@@ -22,6 +22,7 @@ from steadyrl import (
     phase_mixing_time,
     renewal_sequence,
 )
+from steadyrl.renewal import start_sequence
 
 
 def exact_lengths(process, policy, longest=20_000):
@@ -181,6 +182,22 @@ def test_censoring_removes_the_bias_of_finished_episodes():
 def test_bad_lengths_are_refused_with_the_value(make, words):
     with pytest.raises(LengthsError, match=words):
         make()
+
+
+def test_a_mixing_time_beyond_the_longest_is_given_up():
+    lengths = EpisodeLengths.from_gymnasium([99] * 999 + [100])
+    with pytest.raises(MixingTimeError, match="after 5000 steps"):
+        phase_mixing_time(lengths, longest=5000)
+    mixed = EpisodeLengths.from_gymnasium([9, 10, 12])
+    assert phase_mixing_time(mixed, longest=int(phase_mixing_time(mixed))) == phase_mixing_time(mixed)
+
+
+def test_starts_are_ends_after_a_detour():
+    lengths = EpisodeLengths.from_gymnasium([3, 5])
+    np.testing.assert_array_equal(start_sequence(lengths, 30), renewal_sequence(lengths, 30))
+    shifted = Perturbation.from_detour([0, 0, 1])  # two null steps, always
+    ends = renewal_sequence(lengths, 30, shifted)
+    np.testing.assert_allclose(start_sequence(lengths, 30, shifted)[2:], ends[:-2], atol=1e-12)
 
 
 def test_bad_tolerances_are_refused():

@@ -12,21 +12,33 @@ is at it, and brings environments to it. Start with `steadyrl check FrozenLake-v
 
 from importlib.metadata import version
 
-from steadyrl import errors, gallery
+from steadyrl import environments, errors, gallery
+from steadyrl.batches import batch_distance
 from steadyrl.conditions import EpisodicCheck, check_episodic
+from steadyrl.confidence import Interval, LengthsConfidence, bootstrap, steady_state_mean
+from steadyrl.delays import Delays, design_delays, uniform_delays
+from steadyrl.diagnosis import Diagnosis, diagnose, diagnose_lengths
 from steadyrl.errors import (
     AccuracyError,
+    DelaysError,
     DiscountError,
+    EnvironmentRaisedError,
+    EpisodeError,
+    EpisodeTooLongError,
     FigureError,
     FileFormatError,
     LengthsError,
     MissingExtraError,
     MixingTimeError,
+    NonFiniteError,
     NotEpisodicError,
     PerturbationError,
     PolicyError,
     ProcessError,
+    RolloutError,
     SteadyrlError,
+    StepTimeoutError,
+    WorkerLostError,
 )
 from steadyrl.gradients import (
     GradientBias,
@@ -36,6 +48,7 @@ from steadyrl.gradients import (
     steady_state_policy_gradient,
 )
 from steadyrl.mixing import distances, marginals, mixing_time, spectral_gap, total_variation
+from steadyrl.moments import MarginalMoments, marginal_moments
 from steadyrl.perturbation import (
     CoupledSample,
     Perturbation,
@@ -46,6 +59,7 @@ from steadyrl.perturbation import (
 )
 from steadyrl.process import LearningProcess
 from steadyrl.renewal import EpisodeLengths, phase_distance, phase_mixing_time, renewal_sequence
+from steadyrl.rollouts import Episodes, Samples, collect_episodes, collect_samples
 from steadyrl.stationary import (
     average_episode_length,
     expected_visits,
@@ -53,6 +67,7 @@ from steadyrl.stationary import (
     period,
     stationary_distribution,
 )
+from steadyrl.strategies import Recommendation, Strategy, compare_strategies, recommend
 from steadyrl.tabular import extend_policy, softmax_policy, uniform_policy
 from steadyrl.values import action_values, episode_performance, state_values, steady_state_performance
 
@@ -61,34 +76,61 @@ __version__ = version("steadyrl")
 __all__ = [
     "AccuracyError",
     "CoupledSample",
+    "Delays",
+    "DelaysError",
+    "Diagnosis",
     "DiscountError",
+    "EnvironmentRaisedError",
+    "EpisodeError",
     "EpisodeLengths",
+    "EpisodeTooLongError",
+    "Episodes",
     "EpisodicCheck",
     "FigureError",
     "FileFormatError",
     "GradientBias",
+    "Interval",
     "LearningProcess",
+    "LengthsConfidence",
     "LengthsError",
+    "MarginalMoments",
     "MissingExtraError",
     "MixingTimeError",
+    "NonFiniteError",
     "NotEpisodicError",
     "Perturbation",
     "PerturbationError",
     "PolicyError",
     "ProcessError",
+    "Recommendation",
+    "RolloutError",
+    "Samples",
     "SteadyrlError",
+    "StepTimeoutError",
+    "Strategy",
+    "WorkerLostError",
     "action_values",
     "average_episode_length",
+    "batch_distance",
+    "bootstrap",
     "check_episodic",
     "classic_gradient",
+    "collect_episodes",
+    "collect_samples",
+    "compare_strategies",
     "coupled_sampling",
+    "design_delays",
+    "diagnose",
+    "diagnose_lengths",
     "distances",
+    "environments",
     "episode_performance",
     "errors",
     "expected_visits",
     "extend_policy",
     "gallery",
     "gradient_bias",
+    "marginal_moments",
     "marginals",
     "mean_recurrence_times",
     "mixing_time",
@@ -97,6 +139,7 @@ __all__ = [
     "phase_distance",
     "phase_mixing_time",
     "policy_gradient",
+    "recommend",
     "renewal_sequence",
     "renumber",
     "sample_path",
@@ -104,8 +147,10 @@ __all__ = [
     "spectral_gap",
     "state_values",
     "stationary_distribution",
+    "steady_state_mean",
     "steady_state_performance",
     "steady_state_policy_gradient",
     "total_variation",
+    "uniform_delays",
     "uniform_policy",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,11 +16,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from steadyrl import __version__
-from steadyrl.errors import FileFormatError, PolicyError, ProcessError, SteadyrlError
+from steadyrl import __version__, diagnosis
+from steadyrl.diagnosis import analyse
+from steadyrl.errors import FileFormatError, PolicyError, ProcessError, RolloutError, SteadyrlError
 from steadyrl.figures import check_picture, mixing_curves
+from steadyrl.lengthfiles import read_lengths
 from steadyrl.perturbation import Perturbation
 from steadyrl.process import LearningProcess
+from steadyrl.report import write_report
+from steadyrl.rollouts.collect import collect_episodes
+from steadyrl.rollouts.episodes import Episodes
+from steadyrl.screen import print_diagnosis
+from steadyrl.storage import write_atomically
 from steadyrl.summary import PolicySummary, Summary, summarise
 from steadyrl.tabular import extend_policy, uniform_policy
 
@@ -107,6 +115,161 @@ def check(
         console.print(f"{plot} was not drawn: {_why_no_picture(summary)}", highlight=False, markup=False)
     if not summary.ok:
         raise typer.Exit(1)
+
+
+@app.command()
+def collect(
+    environment: Annotated[
+        str, typer.Argument(help="A Gymnasium id: CartPole-v1, HopperBulletEnv-v0, or package:Name-v0.")
+    ],
+    episodes: Annotated[int, typer.Option(help="How many complete episodes.")],
+    out: Annotated[Path, typer.Option(help="The file to write (.npz); read it with steadyrl.Episodes.load.")],
+    policy: Annotated[
+        str,
+        typer.Option(help="'uniform', 'gaussian' (the paper's: a random 64 x 64 network), or a policy file."),
+    ] = "uniform",
+    seed: Annotated[int, typer.Option(help="Of everything random; the same seed gives the same file.")] = 0,
+    backend: Annotated[str, typer.Option(help="'auto', 'serial', 'processes', 'envpool' or 'ray'.")] = "auto",
+    workers: Annotated[int | None, typer.Option(help="Processes, or EnvPool's threads; by default one a core.")] = None,
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster; without it, 'ray' starts a local one.")] = None,
+    step_timeout: Annotated[
+        float | None, typer.Option(help="Seconds that one step of the environment may take.")
+    ] = None,
+    on_error: Annotated[str, typer.Option(help="'raise', or 'skip' to leave out episodes that fail.")] = "raise",
+    max_episode_steps: Annotated[
+        int | None,
+        typer.Option(help="A longer episode is an error; by default the environment's limit, or 100,000."),
+    ] = None,
+    block_size: Annotated[int | None, typer.Option(help="Episodes that are run together in one place.")] = None,
+    trajectories: Annotated[bool, typer.Option("--trajectories", help="Keep whole trajectories.")] = False,
+    make: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE for gymnasium.make, as in max_episode_steps=200; repeatable.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the blocks of an interrupted run.")] = False,
+) -> None:
+    """Collect complete episodes of an environment: lengths, returns, and sums of the observation at each age.
+
+    Every episode that is started is finished and counted. Finished blocks are kept in OUT.partial until the run is
+    complete, so an interrupted run goes on with --resume, to the same bytes.
+
+    Examples:
+    `steadyrl collect CartPole-v1 --episodes 10000 --out cartpole.npz`
+
+    `steadyrl collect HopperBulletEnv-v0 --policy gaussian --episodes 4000 --out hopper.npz --backend processes`
+    """
+    if not out.absolute().parent.is_dir():
+        raise RolloutError(f"--out is {str(out)!r}, but there is no directory {str(out.parent)!r}; make it first")
+    partial = out.with_name(out.name + ".partial")
+    try:
+        found = collect_episodes(
+            environment,
+            policy,
+            episodes,
+            seed=seed,
+            backend=backend,
+            workers=workers,
+            address=address,
+            step_timeout=step_timeout,
+            on_error=on_error,
+            max_episode_steps=max_episode_steps,
+            block_size=block_size,
+            trajectories=trajectories,
+            make_arguments=_make_arguments(make or []),
+            checkpoint=partial,
+            resume=resume,
+            progress=True,
+        )
+    except KeyboardInterrupt:
+        Console(stderr=True).print(
+            f"interrupted; finished blocks are kept in {partial}: repeat the command with --resume to go on from them",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(130) from None
+    found.save(out)
+    _print_episodes(found, out)
+
+
+@app.command()
+def diagnose(
+    environment: Annotated[
+        str | None, typer.Argument(help="A Gymnasium id: CartPole-v1, Humanoid-v5, or package:Name-v0.")
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Diagnose saved episodes (.npz) or lengths (.txt, .csv, .npy, Stable-Baselines3's monitor.csv).",
+        ),
+    ] = None,
+    policy: Annotated[
+        str, typer.Option(help="'uniform', 'gaussian' (a random 64 x 64 network), or a policy file.")
+    ] = "uniform",
+    episodes: Annotated[
+        int | None, typer.Option(help="How many; by default until the mixing time is known within 10%.")
+    ] = None,
+    num_envs: Annotated[int, typer.Option(help="Copies that run side by side in training.")] = 64,
+    n_steps: Annotated[int, typer.Option(help="Steps of each copy between two updates.")] = 16,
+    tolerance: Annotated[float, typer.Option(help="The distance at which data counts as steady.")] = 0.01,
+    max_episodes: Annotated[int, typer.Option(help="Where collecting stops in any case.")] = 20_000,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    backend: Annotated[str, typer.Option(help="'auto', 'serial', 'processes', 'envpool' or 'ray'.")] = "auto",
+    workers: Annotated[int | None, typer.Option(help="Processes, or EnvPool's threads; by default one a core.")] = None,
+    make: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE for gymnasium.make, as in max_episode_steps=200; repeatable.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write report.html and diagnosis.json to this directory (made if need be).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Diagnose an environment: is its data at steady state, when will it be, and what is the cheapest cure?
+
+    Collects episodes, computes from their lengths when the endless loop of episodes is at steady state, compares the
+    ways to bring it there, and recommends one, with its line of code.
+
+    Examples:
+    `steadyrl diagnose Humanoid-v5 --num-envs 256 --n-steps 16 --policy gaussian --out report/`
+
+    `steadyrl diagnose --from monitor.csv`
+    """
+    if (environment is None) == (source is None):
+        raise RolloutError("name an environment, or give --from FILE with episode lengths: one of the two")
+    console = Console(stderr=True)
+    if source is not None:
+        gathered = read_lengths(source)
+        with console.status(f"analysing {len(gathered.lengths):,} episodes"):
+            found = analyse(
+                gathered, tolerance=tolerance, num_envs=num_envs, n_steps=n_steps, rng=np.random.default_rng([seed, 4])
+            )
+    else:
+        found = diagnosis.diagnose(
+            environment,
+            policy,
+            episodes=episodes,
+            tolerance=tolerance,
+            num_envs=num_envs,
+            n_steps=n_steps,
+            seed=seed,
+            max_episodes=max_episodes,
+            backend=backend,
+            workers=workers,
+            make_arguments=_make_arguments(make or []),
+            progress=not as_json,
+        )
+    text = json.dumps(found.as_json(), indent=2)
+    if as_json:
+        typer.echo(text)
+        for warning in found.warnings:
+            console.print(f"warning: {warning}", highlight=False, markup=False, soft_wrap=True)
+    else:
+        print_diagnosis(found, Console())
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_report(found, out / "report.html", command=shlex.join(["steadyrl", *sys.argv[1:]]))
+        write_atomically(out / "diagnosis.json", text.encode())
+        console.print(f"wrote {out / 'report.html'} and diagnosis.json", highlight=False, markup=False, soft_wrap=True)
 
 
 def main() -> None:
@@ -224,6 +387,38 @@ def _theorem_table(found: PolicySummary) -> Table:
         theorem, statement = name.split(": ")
         table.add_row(theorem, statement, f"residual {residual:.1e}")
     return table
+
+
+def _make_arguments(pairs: list[str]) -> dict[str, Any]:
+    """Return KEY=VALUE pairs as arguments; a value is read as JSON, or else as the text that it is."""
+    arguments: dict[str, Any] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key.isidentifier():
+            raise RolloutError(f"--make is {pair!r}; it must be KEY=VALUE, as in max_episode_steps=200")
+        try:
+            arguments[key] = json.loads(value)
+        except json.JSONDecodeError:
+            arguments[key] = value
+    return arguments
+
+
+def _print_episodes(found: Episodes, out: Path) -> None:
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("episodes", f"{len(found):,}, {found.steps:,} steps")
+    if len(found) > 1:
+        error = 1.96 * found.lengths.std(ddof=1) / math.sqrt(len(found))
+        table.add_row("E[T]", f"{found.average_episode_length:.6g} ± {error:.3g} (95%; T = Gymnasium's length + 1)")
+        table.add_row("CV of T", f"{found.lengths.std(ddof=1) / found.average_episode_length:.3g}")
+        spread = 1.96 * found.returns.std(ddof=1) / math.sqrt(len(found))
+        table.add_row("return", f"{found.returns.mean():.6g} ± {spread:.3g}")
+    table.add_row("ends", f"{int(found.terminated.sum()):,} terminated, {int(found.truncated.sum()):,} truncated")
+    if found.skipped:
+        table.add_row("left out", f"{len(found.skipped):,}, the first: {escape(found.skipped[0].message)}")
+    table.add_row("file", escape(str(out)))
+    Console().print(table, highlight=False)
 
 
 def _print_trimmed(console: Console, what: Any) -> None:

@@ -5,6 +5,8 @@ A message names the value, says why it matters, and what to do about it.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class SteadyrlError(ValueError):
     """Base of every error that steadyrl raises on purpose."""
@@ -30,6 +32,10 @@ class LengthsError(SteadyrlError):
     """The numbers given are not a distribution, or a sample, of episode lengths."""
 
 
+class DelaysError(SteadyrlError):
+    """The delays, the window or the number of copies cannot be used."""
+
+
 class NotEpisodicError(SteadyrlError):
     """Definition 1 fails: no terminal states, or episodes that do not end."""
 
@@ -52,3 +58,47 @@ class FigureError(SteadyrlError):
 
 class MissingExtraError(SteadyrlError):
     """An optional dependency is not installed; the message has the pip line."""
+
+
+class RolloutError(SteadyrlError):
+    """Collecting cannot start or go on: a bad environment, option, backend or checkpoint."""
+
+
+class EpisodeError(RolloutError):
+    """An episode could not be finished; the attributes say where, so that it can be replayed.
+
+    Attributes:
+        environment: the environment's name.
+        block: the number of the block, which with the run's seed determines everything in it.
+        episode: the number of the episode (or rollout) in the whole run.
+        episode_seed: what was given to `env.reset(seed=...)`; -1 in EnvPool, which seeds whole pools.
+        step: the actions taken in the episode when it failed, the failing one included; 0 is the reset.
+        actions: these actions, as the policy returned them; None where a hang or a crash took them along.
+    """
+
+    environment: str = ""
+    block: int = -1
+    episode: int = -1
+    episode_seed: int = -1
+    step: int = -1
+    actions: Any = None
+
+
+class EnvironmentRaisedError(EpisodeError):
+    """The environment raised an exception in reset or step."""
+
+
+class NonFiniteError(EpisodeError):
+    """The environment returned an observation or a reward that is not a finite number."""
+
+
+class EpisodeTooLongError(EpisodeError, NotEpisodicError):
+    """An episode did not end within max_episode_steps: the finiteness condition is in doubt."""
+
+
+class StepTimeoutError(EpisodeError):
+    """One step of the environment took longer than the step timeout."""
+
+
+class WorkerLostError(EpisodeError):
+    """The process running a block died, again and again, at the same block."""

@@ -22,6 +22,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,6 +39,14 @@ _TAIL = 1e-17  # detours longer than what leaves this probability are left out
 _CHUNK = 1 << 16  # entries of a block of windows: they fit a core's cache
 _PRECISION = 1e-8  # below it a perturbed distance is given by its bound
 _LONGEST = 1 << 26  # steps after which a mixing time is given up
+
+
+class HasLengths(Protocol):
+    """What has Gymnasium's lengths of complete episodes: `Episodes`, for one."""
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Actions in each episode."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +115,11 @@ class EpisodeLengths:
         probabilities[-1] += 1 - probabilities.sum() if survive[-1] > 1e-15 else 0.0
         return cls(probabilities / probabilities.sum())
 
+    @classmethod
+    def from_episodes(cls, episodes: HasLengths) -> EpisodeLengths:
+        """Return the distribution of T in collected `Episodes`: all of them complete, so nothing is censored."""
+        return cls.from_gymnasium(episodes.lengths)
+
     @cached_property
     def survival(self) -> Array:
         """P(T >= k) for k = 0, 1, ..., the longest."""
@@ -164,6 +178,15 @@ def renewal_sequence(lengths: EpisodeLengths, steps: int, perturbation: Perturba
     return _invert(cycle[: steps + 1], steps + 1)
 
 
+def start_sequence(lengths: EpisodeLengths, steps: int, perturbation: Perturbation | None = None) -> Array:
+    """Return u(0), ..., u(steps), the probability that a real episode starts after each time, its detour over.
+
+    Without a perturbation an episode starts where the one before ends, and u = v.
+    """
+    ends = renewal_sequence(lengths, steps, perturbation)
+    return ends if perturbation is None else _convolve(ends, _detour(perturbation, steps))[: steps + 1]
+
+
 def phase_distance(lengths: EpisodeLengths, steps: int, perturbation: Perturbation | None = None) -> Array:
     """Return d(0), ..., d(steps), the distance of the age's distribution from the stationary one.
 
@@ -182,12 +205,16 @@ def phase_distance(lengths: EpisodeLengths, steps: int, perturbation: Perturbati
 
 
 def phase_mixing_time(
-    lengths: EpisodeLengths, tolerance: float = 0.01, perturbation: Perturbation | None = None
+    lengths: EpisodeLengths,
+    tolerance: float = 0.01,
+    perturbation: Perturbation | None = None,
+    *,
+    longest: int = _LONGEST,
 ) -> float:
     """Return the first time from which the phase distance stays below the tolerance; inf if there is none.
 
     Raises:
-        MixingTimeError: if that is more than 67 million steps away.
+        MixingTimeError: if that is more than `longest` steps away, by default 67 million.
 
     Example:
         >>> phase_mixing_time(EpisodeLengths.from_gymnasium([19, 199]))  # 20 or 200: CV 0.82, and yet never
@@ -201,7 +228,9 @@ def phase_mixing_time(
     if tolerance <= 1 - 1 / period:
         return math.inf
     steps = max(64, int(8 * lengths.mean))
-    while steps <= _LONGEST:
+    tried = 0
+    while tried < longest:
+        tried = steps = min(steps, longest)
         if perturbation is None:
             distance = bound = _raw_distance(lengths, steps)
         else:
@@ -214,9 +243,8 @@ def phase_mixing_time(
             return int(above[-1]) + 1 if len(above) else 0
         steps *= 4
     raise MixingTimeError(
-        f"the phase distance is still above {tolerance} after {steps // 4} steps "
-        f"({steps // 4 / lengths.mean:.3g} average episode lengths): "
-        "in practice it never mixes; perturb or stagger the episodes' starts"
+        f"the phase distance is still above {tolerance} after {tried} steps ({tried / lengths.mean:.3g} average "
+        "episode lengths): in practice it never mixes; perturb or stagger the episodes' starts"
     )
 
 
@@ -244,7 +272,7 @@ class _Perturbed:
         self.detour = _detour(perturbation, steps)
         self.rate = 1 / (lengths.mean + perturbation.mean_detour)
         self.ends = renewal_sequence(lengths, steps, perturbation)
-        self.starts = _convolve(self.ends, self.detour)[: steps + 1]
+        self.starts = start_sequence(lengths, steps, perturbation)
         self.real = np.zeros(steps + 1)  # P(not null at t)
         self.real[1:] = _convolve(self.starts, self.survival)[:steps]
         self.real[0] = 1.0

@@ -1,0 +1,225 @@
+"""Figures of the diagnosis: coverage, the paper's environments, prediction against brute force, cost.
+
+    python benchmarks/diagnosis.py [coverage paper prediction efficiency times]
+
+Each part writes its figures to benchmarks/results/diagnosis.json as it ends; parts that are not named keep theirs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import steadyrl
+from steadyrl.diagnosis import diagnose
+from steadyrl.gathering import gather
+from steadyrl.storage import write_atomically
+
+RESULTS = Path(__file__).parent / "results" / "diagnosis.json"
+
+
+class Leaning:
+    """A second policy for Discrete actions: the first action with probability 0.7, else evenly."""
+
+    def __init__(self, actions):
+        self.actions = actions
+
+    def act(self, observations, rng):
+        """Return one action for each observation."""
+        even = rng.integers(0, self.actions, len(observations))
+        return np.where(rng.random(len(observations)) < 0.7, 0, even)
+
+
+def coverage():
+    """Nominal 90% intervals over 1,000 repeats of gallery.self_loops (T - 1 geometric, mean 10), 1,000 episodes."""
+    process, policy = steadyrl.gallery.self_loops(0.9)
+    rho = steadyrl.stationary_distribution(process, policy)
+    tail = 0.1 * 0.9 ** np.arange(500)
+    truth = steadyrl.EpisodeLengths(np.append([0, 0], tail / tail.sum()))
+    time_ = steadyrl.phase_mixing_time(truth, 0.05)
+    rng = np.random.default_rng(0)
+    hits = dict.fromkeys(("steady_state_mean", "average_episode_length", "coefficient_of_variation", "mixing_time"), 0)
+    repeats, episodes = 1000, 1000
+    for _ in range(repeats):
+        lengths = rng.geometric(0.1, episodes)  # Gymnasium's; the running state is seen l times, the end once
+        found = steadyrl.steady_state_mean(lengths.astype(float), lengths)
+        hits["steady_state_mean"] += found.low <= rho[1] <= found.high
+        sample = steadyrl.EpisodeLengths.from_gymnasium(lengths)
+        c = steadyrl.bootstrap(sample, episodes, rng=rng, tolerance=0.05, resamples=100)
+        for name, value in (
+            ("average_episode_length", truth.mean),
+            ("coefficient_of_variation", truth.cv),
+            ("mixing_time", time_),
+        ):
+            interval = getattr(c, name)
+            hits[name] += interval.low <= value <= interval.high
+    return {name: count / repeats for name, count in hits.items()} | {"repeats": repeats, "episodes": episodes}
+
+
+def paper():
+    """The paper's three environments under its policy: mixing times in AEL, raw and perturbed."""
+    said = {
+        "HopperBulletEnv-v0": (2, None),
+        "HumanoidBulletEnv-v0": (24, 3),
+        "HalfCheetahBulletEnv-v0": (None, 3),
+    }
+    result = {}
+    for name, (raw, perturbed) in said.items():
+        found = diagnose(name, "gaussian", episodes=4000 if raw else 60, tolerance=0.01)
+        loose = steadyrl.phase_mixing_time(found.lengths, 0.02) / found.lengths.mean
+        result[name] = {
+            "average_episode_length": found.lengths.mean,
+            "cv": found.lengths.cv,
+            "raw_at_1_percent": _finite(found.mixing_time.value / found.lengths.mean),
+            "raw_at_2_percent": _finite(loose),
+            "perturbed_at_1_percent": _finite(found.perturbed_mixing_time / found.lengths.mean),
+            "paper_raw": raw,
+            "paper_perturbed": perturbed,
+            "recommended": found.recommendation.strategy,
+            "recommended_steady_after": found.recommendation.steady_after / found.lengths.mean,
+        }
+        print(name, result[name], flush=True)
+    return result
+
+
+ENVIRONMENTS = [
+    ("CartPole-v1", ("uniform", Leaning(2))),
+    ("FrozenLake-v1", ("uniform", Leaning(4))),
+    ("FrozenLake8x8-v1", ("uniform", Leaning(4))),
+    ("Blackjack-v1", ("uniform", Leaning(2))),
+    ("Hopper-v5", ("uniform", "gaussian")),
+    ("Walker2d-v5", ("uniform", "gaussian")),
+    ("Humanoid-v5", ("uniform", "gaussian")),
+    ("InvertedPendulum-v5", ("uniform", "gaussian")),
+    ("InvertedDoublePendulum-v5", ("uniform", "gaussian")),
+    ("HopperBulletEnv-v0", ("uniform", "gaussian")),
+    ("Walker2DBulletEnv-v0", ("uniform", "gaussian")),
+    ("InvertedPendulumBulletEnv-v0", ("uniform", "gaussian")),
+    ("InvertedDoublePendulumBulletEnv-v0", ("uniform", "gaussian")),
+    ("LunarLander-v3", ("uniform", Leaning(4))),
+]
+LEVEL = 0.25  # brute force cannot see small distances: n ages among K rollouts look sqrt(n / (2 pi K)) apart at best
+STEPS = 120_000  # of one brute-force run
+
+
+def prediction():
+    """t* from lengths against t* measured on the ages of rollouts, at a distance of 0.25."""
+    rows = []
+    for name, policies in ENVIRONMENTS:
+        for policy in policies:
+            began = time.time()
+            try:
+                rows.append(_predict(name, policy))
+            except steadyrl.SteadyrlError as error:
+                rows.append({"environment": name, "policy": str(policy), "error": str(error)[:200]})
+            print(rows[-1], f"{time.time() - began:.0f} s", flush=True)
+    told = [row for row in rows if row.get("measured")]
+    good = sum(abs(row["predicted"] / row["measured"] - 1) <= 0.2 for row in told)
+    environments = len({row["environment"] for row in told})
+    return {"rows": rows, "told": len(told), "environments": environments, "within_20_percent": good, "distance": LEVEL}
+
+
+def _predict(name, policy):
+    label = policy if isinstance(policy, str) else "leaning"
+    found = gather(name, policy, lambda lengths: False, at_most=1000)
+    lengths = steadyrl.EpisodeLengths.from_gymnasium(found.lengths)
+    predicted = steadyrl.phase_mixing_time(lengths, LEVEL)
+    row = {
+        "environment": name,
+        "policy": label,
+        "average_episode_length": lengths.mean,
+        "predicted": _finite(predicted),
+    }
+    rollouts = int(np.clip(STEPS / max(2 * predicted, 1), 0, 10_000)) if math.isfinite(predicted) else 0
+    if rollouts < 10 * lengths.mean**0.5:
+        return {**row, "measured": None, "why": f"brute force would need more than {STEPS:,} steps"}
+    times = np.unique(np.linspace(1, 2 * predicted + 4, 80).astype(int))
+    samples = steadyrl.collect_samples(name, policy, rollouts, times, seed=12345)
+    stationary = np.append(0, steadyrl.EpisodeLengths.from_gymnasium(samples.episode_lengths.ravel()).survival[1:])
+    stationary = stationary / stationary.sum()
+    size = max(len(stationary), int(samples.ages.max()) + 1)
+    target = np.append(stationary, np.zeros(size - len(stationary)))
+    ages = [np.bincount(samples.ages[:, j], minlength=size) / rollouts for j in range(len(times))]
+    distance = np.array([0.5 * np.abs(seen - target).sum() for seen in ages])
+    above = np.flatnonzero(distance >= LEVEL)
+    if not len(above) or above[-1] == len(times) - 1:
+        return {**row, "measured": None, "why": f"the distance is {distance[-1]:.3f} at the end: too few rollouts"}
+    a, b = above[-1], above[-1] + 1  # where the line between two times crosses the level
+    measured = times[a] + (distance[a] - LEVEL) / (distance[a] - distance[b]) * (times[b] - times[a])
+    return {**row, "measured": float(measured), "rollouts": rollouts}
+
+
+def efficiency():
+    """Environment steps for marginal means of HumanoidBulletEnv-v0 to t*: rollouts over renewal, same error."""
+    found = gather("HumanoidBulletEnv-v0", "gaussian", lambda lengths: False, at_most=3000)
+    lengths = steadyrl.EpisodeLengths.from_gymnasium(found.lengths)
+    end = int(steadyrl.phase_mixing_time(lengths, 0.01))
+    when = np.arange(1, end + 1)
+    moments = steadyrl.marginal_moments(list(found.groups), when)
+    variance = moments.second_moment - moments.mean**2  # what one rollout has at each time
+    shown = (moments.stationary_deviation > 1e-6)[None] & (variance > 1e-12) & (moments.mean_error > 0)
+    rollouts = float(np.mean(variance[shown]) / np.mean(moments.mean_error[shown] ** 2))  # for the same mean square
+    each = np.where(shown, variance, 0).sum(axis=0) / np.maximum(
+        np.where(shown, moments.mean_error**2, 0).sum(axis=0), 1e-300
+    )
+    each = each[shown.any(axis=0)]
+    steps = float((found.lengths + 1).sum())
+    return {
+        "mixing_time": end,
+        "episodes": len(found.lengths),
+        "renewal_steps": steps,
+        "rollouts_for_the_same_error": rollouts,
+        "ratio_pooled": rollouts * end / steps,
+        "ratio_median_over_values": float(np.median(each)) * end / steps,
+        "ratio_smallest_over_values": float(each.min()) * end / steps,
+    }
+
+
+def times():
+    """Seconds of `steadyrl diagnose`, end to end, start of Python and all."""
+    result = {}
+    for name, policy in (("CartPole-v1", "uniform"), ("Humanoid-v5", "gaussian")):
+        began = time.time()
+        command = [
+            sys.executable,
+            "-m",
+            "steadyrl",
+            "diagnose",
+            name,
+            "--policy",
+            policy,
+            "--num-envs",
+            "256",
+            "--json",
+        ]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        result[name] = {"seconds": time.time() - began, "episodes": json.loads(text)["episodes"]}
+        print(name, result[name], flush=True)
+    return result
+
+
+def _finite(value):
+    return None if not math.isfinite(value) else float(value)
+
+
+def main():
+    parts = {"coverage": coverage, "paper": paper, "prediction": prediction, "efficiency": efficiency, "times": times}
+    for name in sys.argv[1:] or parts:
+        began = time.time()
+        figures = parts[name]()
+        seconds = time.time() - began
+        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        results[name] = {"figures": figures, "seconds": seconds, "python": platform.python_version()}
+        write_atomically(RESULTS, json.dumps(results, indent=2).encode() + b"\n")
+        print(name, f"{seconds:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

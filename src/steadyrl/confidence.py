@@ -1,0 +1,209 @@
+"""How sure the numbers are: intervals from the episodes that gave them.
+
+Episodes are independent and alike, so two classical tools apply as they stand.
+
+*The regenerative method.* A steady-state mean is a ratio, E[f] = E[Y] / E[T] with Y = sum of f over an episode, and
+
+    r = mean(Y) / mean(T),    sd(r) = sd(Y - r T) / (mean(T) sqrt(n)).
+
+*Half-samples* (a bootstrap that draws n/2 of the n episodes, without replacement). Whatever else follows from the
+distribution of lengths (CV, d(t), the mixing time t*) is computed again from half of the episodes, many times over.
+Such estimates scatter about the full one exactly as much as that does about the truth. Their mean is further off:
+d(t) adds up absolute values, so noise makes it larger, by an amount of order 1/sqrt(n) where noise is all there is,
+
+    bias(n/2) = sqrt(2) bias(n),    so    bias(n) = (mean of half-samples - estimate) / (sqrt(2) - 1),
+
+which is taken off the interval of t*, where d is small and noise counts most (the plain bootstrap, blind to it,
+covers a geometric distribution's t* less than half the time). Elsewhere, as for any smooth function, bias(n/2) is
+2 bias(n). The estimates themselves stay what the formulas give for the lengths as observed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit
+
+from steadyrl.errors import LengthsError, MixingTimeError
+from steadyrl.perturbation import Perturbation
+from steadyrl.renewal import EpisodeLengths, as_gymnasium_lengths, phase_distance, phase_mixing_time
+
+Array = NDArray[np.float64]
+
+_WORK = 2e7  # time steps that all resamples of a mixing time may take together
+_FEWEST = 40
+_NOISE = 1 / (math.sqrt(2) - 1)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and the ends of its confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def relative_error(self) -> float:
+        """Half the width over the value: 0 where all three are infinite, infinite where only some are."""
+        if self.low == self.high:
+            return 0.0
+        if not math.isfinite(self.high) or not math.isfinite(self.value) or self.value == 0:
+            return math.inf
+        return (self.high - self.low) / (2 * abs(self.value))
+
+
+@dataclass(frozen=True)
+class LengthsConfidence:
+    """What a sample of episode lengths says, and how surely."""
+
+    level: float
+    episodes: int
+    resamples: int
+    average_episode_length: Interval
+    coefficient_of_variation: Interval
+    mixing_time: Interval
+    """In steps; infinite where it never mixes, or not within `longest`."""
+    distance: Array
+    """d(0), ..., d(steps)."""
+    distance_low: Array
+    distance_high: Array
+
+
+def steady_state_mean(sums: ArrayLike, gymnasium_lengths: ArrayLike, *, level: float = 0.9) -> Interval:
+    """Return the steady-state mean of a function of the state, with its regenerative confidence interval.
+
+    Args:
+        sums: for each episode, the sum of the function over all its T = l + 1 states, the terminal one included.
+        gymnasium_lengths: the episodes' lengths l.
+        level: the probability that the interval covers the truth.
+
+    Example:
+        >>> found = steady_state_mean([2.0, 4.0, 3.0], [3, 7, 5])  # 9 over 18 states
+        >>> found.value
+        0.5
+    """
+    lengths = as_gymnasium_lengths(gymnasium_lengths) + 1.0
+    values = np.asarray(sums, dtype=float)
+    _check_level(level)
+    if values.shape != lengths.shape:
+        raise LengthsError(f"sums have shape {values.shape}, but there are {len(lengths)} lengths: one sum an episode")
+    if not np.isfinite(values).all():
+        i = int(np.argmin(np.isfinite(values)))
+        raise LengthsError(f"sums[{i}] is {values[i]}; an average over it says nothing")
+    n = len(values)
+    if n < 2:
+        raise LengthsError("an interval needs at least two episodes; there is one")
+    ratio = float(values.sum() / lengths.sum())
+    error = float(np.std(values - ratio * lengths, ddof=1) / (lengths.mean() * math.sqrt(n)))
+    reach = float(stdtrit(n - 1, 0.5 + level / 2)) * error
+    return Interval(ratio, ratio - reach, ratio + reach)
+
+
+def mixing_time_or_never(
+    lengths: EpisodeLengths, tolerance: float, longest: int, perturbation: Perturbation | None = None
+) -> float:
+    """Return the mixing time, or inf where it is not within `longest` steps."""
+    try:
+        return phase_mixing_time(lengths, tolerance, perturbation, longest=longest)
+    except MixingTimeError:
+        return math.inf
+
+
+def bootstrap(
+    lengths: EpisodeLengths,
+    episodes: int,
+    *,
+    rng: np.random.Generator,
+    tolerance: float = 0.01,
+    steps: int = 0,
+    level: float = 0.9,
+    resamples: int = 400,
+    longest: int | None = None,
+) -> LengthsConfidence:
+    """Return E[T], CV, t* and d(t) with confidence intervals, by drawing half of the episodes again and again.
+
+    Args:
+        lengths: the observed distribution.
+        episodes: how many episodes it was observed in.
+        rng: what draws.
+        tolerance: of the mixing time.
+        steps: up to which d(t) is wanted.
+        level: the probability that an interval covers the truth.
+        resamples: how often; fewer, 40 at least, where one takes long.
+        longest: steps after which a mixing time counts as infinite; by default 1,000 average episode lengths.
+
+    Example:
+        >>> sample = EpisodeLengths.from_gymnasium([9, 14, 11, 8, 12, 15, 10] * 100)
+        >>> found = bootstrap(sample, 700, rng=np.random.default_rng(0))
+        >>> found.mixing_time.low <= found.mixing_time.value <= found.mixing_time.high
+        True
+    """
+    _check_level(level)
+    if episodes < 1 or resamples < 2:
+        raise LengthsError(f"episodes is {episodes} and resamples is {resamples}; need at least one and two")
+    reach = int(1000 * lengths.mean) + 1 if longest is None else longest
+    time = mixing_time_or_never(lengths, tolerance, reach)
+    work = min(time, reach) if lengths.period == 1 else 1
+    count = int(np.clip(_WORK / max(work, steps, 1), _FEWEST, resamples))
+    halves = _half_samples(lengths, episodes, count, rng)
+    curve = phase_distance(lengths, steps)
+    curves = np.array([phase_distance(half, steps) for half in halves])
+    low, high = _centred(curve, curves, level, 1.0)
+    error = lengths.cv * lengths.mean / math.sqrt(max(episodes - 1, 1))
+    sides = float(stdtrit(max(episodes - 1, 1), 0.5 + level / 2)) * error
+    times = np.array([mixing_time_or_never(half, tolerance, reach) for half in halves])
+    cvs = np.array([half.cv for half in halves])
+    return LengthsConfidence(
+        level=level,
+        episodes=episodes,
+        resamples=count,
+        average_episode_length=Interval(lengths.mean, lengths.mean - sides, lengths.mean + sides),
+        coefficient_of_variation=Interval(lengths.cv, *map(float, _centred(np.array(lengths.cv), cvs, level, 1.0))),
+        mixing_time=_time_interval(time, times, level),
+        distance=curve,
+        distance_low=np.clip(low, 0.0, 1.0),
+        distance_high=np.clip(high, 0.0, 1.0),
+    )
+
+
+def _half_samples(lengths: EpisodeLengths, episodes: int, count: int, rng: np.random.Generator) -> list[EpisodeLengths]:
+    support = np.flatnonzero(lengths.probabilities)
+    seen = np.rint(lengths.probabilities[support] * episodes).astype(np.int64)
+    size = max(int(seen.sum()) // 2, 1)
+    result = []
+    for drawn in rng.multivariate_hypergeometric(seen, size, count, method="marginals"):
+        probabilities = np.zeros(len(lengths.probabilities))
+        probabilities[support] = drawn / size
+        result.append(EpisodeLengths(probabilities))
+    return result
+
+
+def _centred(value: Array, halves: Array, level: float, factor: float) -> tuple[Array, Array]:
+    """Return the ends of an interval: the half-samples' scatter about the value less its bias."""
+    middle = halves.mean(axis=0)
+    centre = value - factor * (middle - value)
+    reach = float(stdtrit(len(halves) - 1, 0.5 + level / 2)) * halves.std(axis=0, ddof=1)
+    return centre - reach, centre + reach
+
+
+def _time_interval(value: float, halves: Array, level: float) -> Interval:
+    """Return a mixing time's interval, on a logarithmic scale; it contains the estimate."""
+    if not math.isfinite(value) or value <= 0:
+        return Interval(value, min(value, float(halves.min())), max(value, float(halves.max())))
+    finite = halves[np.isfinite(halves)]
+    if not len(finite):
+        return Interval(value, value, math.inf)
+    logs = np.log(np.maximum(finite, 1.0))
+    ends = [float(end) for end in _centred(np.array(math.log(max(value, 1.0))), logs, level, _NOISE)]
+    never = len(finite) < len(halves) * (1 + level) / 2
+    high = math.inf if never else max(math.ceil(math.exp(ends[1])), value)
+    return Interval(value, min(math.floor(math.exp(ends[0])), value), high)
+
+
+def _check_level(level: float) -> None:
+    if not 0 < level < 1:
+        raise LengthsError(f"level is {level!r}; a confidence level lies strictly between 0 and 1, as in 0.9")

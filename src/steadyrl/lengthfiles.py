@@ -1,0 +1,100 @@
+"""Episode lengths from the files that people have: no environment needs to be installed to read them.
+
+`.npz`: what `Episodes.save` wrote. `.npy`: an array of lengths. Text and csv: one length a line, or a column called
+`l`, `length` or `lengths`, with or without the first line that Stable-Baselines3's Monitor writes. Lengths are
+Gymnasium's.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steadyrl.errors import FileFormatError, LengthsError
+from steadyrl.gathering import Gathered
+from steadyrl.renewal import as_gymnasium_lengths
+from steadyrl.rollouts.episodes import Episodes
+
+_NAMES = ("l", "length", "lengths", "episode_length", "episode_lengths")
+_LARGEST = 1 << 30
+
+
+def read_lengths(path: str | os.PathLike[str]) -> Gathered:
+    """Return what a file says of episodes.
+
+    Raises:
+        FileFormatError: if the file is none of these, or holds something that is no length.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise FileFormatError(f"{os.fspath(path)!r} is not a file; give .npz, .npy, .txt or .csv with episode lengths")
+    if file.suffix == ".npz":
+        return _from_episodes(Episodes.load(file))
+    environment = file.name
+    if file.suffix == ".npy":
+        try:
+            values = np.load(file, allow_pickle=False)
+        except (ValueError, OSError, EOFError) as error:
+            raise FileFormatError(f"{os.fspath(path)!r} is not an array of lengths ({error})") from error
+    else:
+        values, monitored = _from_text(file)
+        environment = monitored or environment
+    try:
+        lengths = as_gymnasium_lengths(values)
+    except LengthsError as error:
+        raise FileFormatError(f"{os.fspath(path)!r}: {error}") from error
+    if lengths.max() > _LARGEST:
+        raise FileFormatError(f"{os.fspath(path)!r} has an episode of {lengths.max()} actions; that cannot be a length")
+    return Gathered(environment, "unknown", lengths, np.zeros(len(lengths), dtype=bool))
+
+
+def _from_episodes(episodes: Episodes) -> Gathered:
+    if not len(episodes):
+        raise FileFormatError("the file holds no episodes")
+    origin = episodes.provenance
+    limit = origin.get("max_episode_steps")
+    return Gathered(
+        environment=str(origin.get("environment", "unknown")),
+        policy=str(origin.get("policy", "unknown")),
+        lengths=episodes.lengths,
+        truncated=episodes.truncated,
+        groups=() if episodes.ages is None else (episodes.ages,),
+        time_limit=int(limit) if isinstance(limit, int) and episodes.truncated.any() else None,
+        skipped=len(episodes.skipped),
+        first_failure=episodes.skipped[0].message if episodes.skipped else "",
+        provenance=dict(origin),
+    )
+
+
+def _from_text(file: Path) -> tuple[NDArray[np.float64], str | None]:
+    """The numbers of a text or csv file, and the environment if a Monitor wrote it."""
+    try:
+        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (UnicodeDecodeError, OSError) as error:
+        raise FileFormatError(f"{os.fspath(file)!r} is not a text file ({error})") from error
+    environment = None
+    if lines and lines[0].startswith("#"):
+        try:
+            environment = json.loads(lines[0][1:]).get("env_id")
+        except (json.JSONDecodeError, AttributeError):
+            environment = None
+        lines = lines[1:]
+    if not lines:
+        raise FileFormatError(f"{os.fspath(file)!r} holds no lengths")
+    rows = list(csv.reader(lines)) if "," in lines[0] else [line.split() for line in lines]
+    names = [word.strip().strip('"').lower() for word in rows[0]]
+    column = next((names.index(name) for name in _NAMES if name in names), None)
+    try:
+        if column is not None:
+            return np.array([float(row[column]) for row in rows[1:]]), environment
+        return np.array([float(word) for row in rows for word in row]), environment
+    except (ValueError, IndexError) as error:
+        raise FileFormatError(
+            f"{os.fspath(file)!r} is not a list of lengths ({error}); give one number a line, or a csv with a column "
+            f"named {', '.join(_NAMES)}"
+        ) from error

@@ -1,0 +1,140 @@
+"""Blocks as Ray tasks, on a cluster or on a local one.
+
+Ray runs a task again when the node that ran it is gone; what it gives up on is submitted again here. Every
+node needs steadyrl and the environment's packages.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cloudpickle
+
+from steadyrl.errors import MissingExtraError, RolloutError, WorkerLostError
+from steadyrl.rollouts.blocks import Arrays, Block, Task, run_block
+from steadyrl.rollouts.engine import Failure
+from steadyrl.rollouts.schedule import Schedule
+from steadyrl.rollouts.worker import RemoteError, failure
+
+ATTEMPTS = 5
+"""How often a block may be lost with its node, beyond Ray's own retries."""
+
+AHEAD = 2
+"""Blocks submitted for each processor, so that none waits for the next."""
+
+
+def run_on_ray(
+    task: Task,
+    schedule: Schedule,
+    *,
+    address: str | None = None,
+    workers: int | None = None,
+    step_timeout: float | None = None,
+    note: Callable[[str], None] = lambda text: None,
+) -> Iterator[tuple[int, Arrays]]:
+    """Yield blocks as they are done, in any order."""
+    ray = import_ray()
+    ours = _connect(ray, address, workers)
+    try:
+        yield from _run(ray, task, schedule, workers, step_timeout, note)
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def import_ray() -> Any:
+    """Return Ray, or say how to install it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import ray
+    except ImportError as error:
+        raise MissingExtraError("backend 'ray' needs Ray; install it with: pip install 'steadyrl[ray]'") from error
+    return ray
+
+
+def _connect(ray: Any, address: str | None, workers: int | None) -> bool:
+    """Connect to a cluster unless that has been done; return whether it is ours to leave."""
+    if ray.is_initialized():
+        return False
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address is None:
+        options |= {"address": "local", "num_cpus": workers, "include_dashboard": False}
+    else:
+        options |= {"address": address}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ray.init(**options)
+    except ConnectionError as error:
+        raise RolloutError(
+            f"no Ray cluster answers at {address!r} ({error}); start one with `ray start --head`, or leave --address "
+            "out for a local one"
+        ) from error
+    return True
+
+
+def _run(
+    ray: Any,
+    task: Task,
+    schedule: Schedule,
+    workers: int | None,
+    step_timeout: float | None,
+    note: Callable[[str], None],
+) -> Iterator[tuple[int, Arrays]]:
+    payload = ray.put(cloudpickle.dumps(task))
+    remote = ray.remote(num_cpus=1, max_retries=3)(_run_remotely)
+    flying: dict[Any, int] = {}
+    lost: dict[int, int] = {}
+    places, counted = 0, -1e9
+    try:
+        while not schedule.finished:
+            if time.monotonic() - counted > 5:  # nodes come and go
+                places, counted = workers or int(ray.cluster_resources().get("CPU", 1)), time.monotonic()
+            while len(flying) < AHEAD * max(1, places) and (block := schedule.take()) is not None:
+                flying[remote.remote(payload, sys.path, block, step_timeout)] = block
+            ready, _ = ray.wait(list(flying), num_returns=1, timeout=5.0)
+            for reference in ready:
+                block = flying.pop(reference)
+                try:
+                    answer = ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    _note_loss(task, block, lost, error, note)
+                    schedule.give_back(block)
+                    continue
+                if answer[0] == "failed":
+                    raise answer[1] from RemoteError(answer[2])
+                schedule.done(block)
+                yield block, answer[1]
+    finally:
+        for reference in flying:
+            ray.cancel(reference, force=True)
+
+
+def _run_remotely(payload: bytes, path: list[str], block: int, step_timeout: float | None) -> Any:
+    """Run in a Ray worker: one block, in a process of its own if it may have to be killed."""
+    sys.path += [entry for entry in path if entry not in sys.path]  # where the user's own modules are, on one machine
+    try:
+        task = cloudpickle.loads(payload)
+        if step_timeout is None:
+            return "done", run_block(task, block)
+        from steadyrl.rollouts.processes import run_in_processes
+
+        [(_, arrays)] = run_in_processes(task, Schedule([block]), workers=1, step_timeout=step_timeout)
+        return "done", arrays
+    except Exception as error:
+        return failure(error)
+
+
+def _note_loss(task: Task, block: int, lost: dict[int, int], error: Exception, note: Callable[[str], None]) -> None:
+    lost[block] = lost.get(block, 0) + 1
+    reason = type(error).__name__
+    if lost[block] >= ATTEMPTS:
+        where = Block.of(task, block).error(0, Failure("crashed", 0, ""))
+        raise WorkerLostError(f"{where} (Ray: {reason}: {error})") from error
+    note(f"block {block} runs again: Ray lost it ({reason})")

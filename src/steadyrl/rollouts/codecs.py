@@ -1,0 +1,162 @@
+"""Observations as rows of numbers, actions as what an environment takes.
+
+A policy sees batches [B, d] of observations flattened by Gymnasium's rules (a Discrete one becomes a unit
+vector, a Dict is flattened key by key) and returns batches of actions: [B, *shape] for Box and MultiDiscrete, [B] for
+Discrete. Actions outside a Box are clipped to it on their way into the environment, not in what is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.spaces import utils
+from numpy.typing import NDArray
+
+from steadyrl.errors import PolicyError, RolloutError
+
+Array = NDArray[np.float64]
+Write = Callable[[Array, Any], None]
+
+
+@dataclass(frozen=True)
+class ObservationCodec:
+    """How one observation is written into a row of numbers, and many at once.
+
+    A Discrete observation is kept as its number, counted from 0, and becomes the unit vector that it is to a policy
+    only where one is needed: a process may have thousands of states.
+    """
+
+    space: Any
+    size: int
+    """d, the values of a flattened observation."""
+    discrete: bool
+
+    @property
+    def width(self) -> int:
+        """The numbers in a row."""
+        return 1 if self.discrete else self.size
+
+    def flattened(self, rows: Array) -> Array:
+        """Return rows [B, width] as flattened observations [B, d]."""
+        if not self.discrete:
+            return rows
+        flat = np.zeros((len(rows), self.size))
+        flat[np.arange(len(rows)), rows[:, 0].astype(np.int64)] = 1.0
+        return flat
+
+    @property
+    def plain(self) -> bool:
+        """Whether an observation is a row of numbers already."""
+        return isinstance(self.space, spaces.Box) and len(self.space.shape) == 1
+
+    def writer(self) -> Write:
+        """Return the function that writes an observation into a row."""
+        space = self.space
+        if isinstance(space, spaces.Discrete):
+            start = int(space.start)
+
+            def write_number(row: Array, observation: Any) -> None:
+                row[0] = observation - start
+
+            return write_number
+        if isinstance(space, spaces.Box):
+            return _write_row if len(space.shape) == 1 else _write_flat
+
+        def write_any(row: Array, observation: Any) -> None:
+            flat: Any = utils.flatten(space, observation)
+            row[:] = flat
+
+        return write_any
+
+    def rows(self, observations: Any, out: Array) -> None:
+        """Write a batch of observations, as EnvPool returns them, into rows."""
+        if self.discrete:
+            out[:, 0] = np.asarray(observations) - int(self.space.start)
+        elif isinstance(self.space, spaces.Dict):
+            parts = [np.asarray(observations[key]).reshape(len(out), -1) for key in self.space.spaces]
+            out[:] = np.concatenate(parts, axis=1)
+        else:
+            out[:] = observations.reshape(len(out), -1)
+
+    def sample_dtype(self) -> Any:
+        """The type in which samples of observations are kept."""
+        if self.discrete:
+            return np.dtype(np.int32)
+        return np.dtype(getattr(utils.flatten_space(self.space), "dtype", np.float64))
+
+    def kept(self, rows: Array) -> Any:
+        """Return rows in the form in which samples keep them: the number of a Discrete one, else as they are."""
+        return rows[..., 0] + int(self.space.start) if self.discrete else rows
+
+
+@dataclass(frozen=True)
+class ActionCodec:
+    """How a batch of a policy's actions becomes what each environment copy takes."""
+
+    space: Any
+    shape: tuple[int, ...]
+    dtype: Any
+    low: Any
+    high: Any
+
+    def check(self, actions: Any, batch: int) -> None:
+        """Say what is wrong with the first batch of actions that a policy returns, if anything is."""
+        shape = np.shape(actions)
+        if shape != (batch, *self.shape):
+            raise PolicyError(
+                f"the policy's act returned actions of shape {shape} for {batch} observations; this environment's "
+                f"actions are {self.space}, so the shape must be {(batch, *self.shape)}"
+            )
+        if self.low is None and np.asarray(actions).dtype.kind not in "iu":
+            raise PolicyError(
+                f"the policy's act returned actions of type {np.asarray(actions).dtype}; this environment's "
+                f"actions are {self.space}, so they must be whole numbers"
+            )
+
+    def sent(self, actions: Any) -> Any:
+        """Return the actions as an array that environments take: clipped to a Box, in its type."""
+        if (
+            self.low is None
+        ):  # numpy's integers, as action_space.sample() gives: Gymnasium checks them faster than Python's
+            return np.asarray(actions).astype(self.dtype, copy=False)
+        clipped = np.maximum(actions, self.low)
+        np.minimum(clipped, self.high, out=clipped)
+        return clipped.astype(self.dtype, copy=False)
+
+
+def observation_codec(space: Any) -> ObservationCodec:
+    """Return the codec of an observation space, or say why there is none."""
+    try:
+        size = int(utils.flatdim(space))
+    except (NotImplementedError, ValueError) as error:
+        raise RolloutError(
+            f"observations are {space}, which Gymnasium cannot flatten to a fixed number of values ({error}); wrap "
+            "the environment so that they are Box, Discrete or Dict"
+        ) from error
+    return ObservationCodec(space, size, isinstance(space, spaces.Discrete))
+
+
+def action_codec(space: Any) -> ActionCodec:
+    """Return the codec of an action space, or say why there is none."""
+    if isinstance(space, spaces.Box):
+        return ActionCodec(space, space.shape, space.dtype, space.low.astype(float), space.high.astype(float))
+    if isinstance(space, spaces.Discrete):
+        return ActionCodec(space, (), space.dtype, None, None)
+    if isinstance(space, spaces.MultiDiscrete):
+        return ActionCodec(space, space.shape, space.dtype, None, None)
+    raise RolloutError(
+        f"actions are {space}; steadyrl knows Box, Discrete and MultiDiscrete: wrap the environment to have "
+        "one of these"
+    )
+
+
+def _write_row(row: Array, observation: Any) -> None:
+    row[:] = observation
+
+
+def _write_flat(row: Array, observation: Any) -> None:
+    row[:] = np.asarray(observation).reshape(-1)

@@ -1,0 +1,252 @@
+"""The loop: a policy acts on all lanes at once, and every episode that ends goes to a collector.
+
+    observations -> policy -> actions -> lanes -> observations, rewards, endings
+
+What happened is kept tick by tick, [time, lane], so that an episode is a slice of time in one lane. A collector hands
+out episodes in a fixed order and every one that it hands out is run to its end, so no episode is
+left out for being long. Several sets of lanes take turns: while one waits for its simulators, another's actions
+are computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steadyrl.rollouts.codecs import ActionCodec, ObservationCodec
+from steadyrl.rollouts.lanes import CutError, Ending, Lanes
+from steadyrl.rollouts.policies import Policy
+
+Array = NDArray[np.float64]
+
+
+class Job(NamedTuple):
+    """An episode to run: its number in the block's order of work, and how to seed it."""
+
+    number: int
+    seed: int | None
+    """None: go on with the environment's own generator, as a rollout's later episodes do."""
+
+
+class Episode(NamedTuple):
+    """A finished episode of l actions, as views that hold until the next tick."""
+
+    observations: Array
+    """[l + 1, width], rows of the codec, at ages 1, ..., T: the terminal one is the last."""
+    actions: Any
+    """[l, ...], as the policy returned them."""
+    rewards: Array
+    """[l]."""
+    terminated: bool
+    truncated: bool
+
+
+class Failure(NamedTuple):
+    """An episode that could not be finished: why, and after how many actions."""
+
+    kind: str
+    """"raised", "not finite", "too long", or what a cut says."""
+    step: int
+    detail: str
+    cause: BaseException | None = None
+    actions: Any = None
+    """The episode's actions so far, the failing one included, where they are known."""
+
+
+class Collector(Protocol):
+    """Hands out episodes, in order, and takes what became of them."""
+
+    def next(self, lane: int) -> Job | None:
+        """Return the lane's next episode, or None if there is no more work for it."""
+
+    def finish(self, lane: int, episode: Episode) -> None:
+        """Take a finished episode."""
+
+    def fail(self, lane: int, failure: Failure) -> None:
+        """Take note of a failed episode, or raise."""
+
+
+def run(
+    groups: Sequence[Lanes],
+    policy: Policy,
+    observations: ObservationCodec,
+    actions: ActionCodec,
+    collector: Collector,
+    *,
+    limit: int,
+    rng: np.random.Generator,
+) -> None:
+    """Run lanes until the collector has no more work and every episode it handed out is over."""
+    sets, offset = [], 0
+    for lanes in groups:
+        sets.append(_LaneSet(lanes, policy, observations, actions, collector, limit, rng, offset))
+        offset += len(lanes.rewards)
+    for lane_set in sets:
+        lane_set.begin()
+    busy = [lane_set for lane_set in sets if lane_set.running]
+    for lane_set in busy:
+        lane_set.act()
+    while busy:
+        for lane_set in busy:
+            lane_set.observe()
+            if lane_set.running:
+                lane_set.act()
+        busy = [lane_set for lane_set in busy if lane_set.running]
+
+
+class _LaneSet:
+    """A set of lanes with the record of what happened in them."""
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        policy: Policy,
+        seen: ObservationCodec,
+        codec: ActionCodec,
+        collector: Collector,
+        limit: int,
+        rng: np.random.Generator,
+        offset: int,
+    ) -> None:
+        self.lanes, self.policy, self.seen, self.codec, self.collector = lanes, policy, seen, codec, collector
+        self.limit, self.rng, self.offset = limit, rng, offset
+        self.count, size = lanes.observations.shape
+        self.observations = np.empty((64, self.count, size))
+        self.rewards = np.empty((64, self.count))
+        self.actions: Any = None
+        self.tick = 0
+        self.starts: dict[int, int] = {}  # the tick of each busy lane's first observation
+        self.draining: set[int] = set()  # lanes of EnvPool that first have to end an episode that failed
+        self.oldest = 0
+
+    @property
+    def running(self) -> bool:
+        """Whether some lane has an episode to finish."""
+        return bool(self.starts or self.draining)
+
+    def begin(self) -> None:
+        """Start the first episodes."""
+        for lane in range(self.count):
+            self._take_next(lane, 0)
+        failed = self.lanes.start()
+        self.observations[0] = self.lanes.observations
+        self._check_finite(failed)
+        for ending in failed:
+            self._fail(ending.lane, "raised", 0, "", ending.error)
+        self._find_oldest()
+
+    def act(self) -> None:
+        """Choose actions for the present observations and send them off."""
+        actions = self.policy.act(self.seen.flattened(self.observations[self.tick]), self.rng)
+        if self.actions is None:
+            self.codec.check(actions, self.count)
+            actions = np.asarray(actions)
+            self.actions = np.empty((len(self.rewards), *actions.shape), actions.dtype)
+        self.actions[self.tick] = actions
+        self.lanes.send(actions)
+
+    def observe(self) -> None:
+        """Receive what the actions led to, and see to the lanes whose episode is over."""
+        endings = self.lanes.receive()
+        if self.tick + 2 > len(self.rewards):
+            self._make_room()
+        self.rewards[self.tick] = self.lanes.rewards
+        self.tick += 1
+        present = self.observations[self.tick]
+        present[:] = self.lanes.observations
+        flat = present.ravel()
+        if not math.isfinite(flat.dot(flat)):
+            self._check_finite(endings)
+        if endings:
+            for ending in endings:
+                self._end(ending)
+            self._find_oldest()
+        if self.tick - self.oldest >= self.limit:
+            self._stop_long_ones()
+
+    def _end(self, ending: Ending) -> None:
+        lane = ending.lane
+        start = self.starts.get(lane)
+        if lane in self.draining:
+            self.draining.remove(lane)
+            self._take_next(lane, self.tick + 1)
+            return
+        if start is None:
+            return  # nobody's episode: a lane that EnvPool keeps running
+        if ending.error is not None:
+            self._fail(lane, "raised", self.tick - start, "", ending.error)
+            return
+        rewards = self.rewards[start : self.tick, lane]
+        if not math.isfinite(rewards.sum()):
+            step = int(np.argmin(np.isfinite(rewards)))
+            self._fail(lane, "not finite", step + 1, f"the reward {rewards[step]}")
+            return
+        episode = Episode(
+            self.observations[start : self.tick + 1, lane],
+            self.actions[start : self.tick, lane],
+            rewards,
+            ending.terminated,
+            ending.truncated,
+        )
+        self.collector.finish(self.offset + lane, episode)
+        self._take_next(lane, self.tick + 1)
+
+    def _take_next(self, lane: int, start: int) -> None:
+        job = self.collector.next(self.offset + lane)
+        if job is None:
+            self.starts.pop(lane, None)
+            self.lanes.rest(lane)
+        else:
+            self.starts[lane] = start
+            self.lanes.assign(lane, job.seed, job.number)
+
+    def _fail(self, lane: int, kind: str, step: int, detail: str, cause: BaseException | None = None) -> None:
+        if isinstance(cause, CutError):
+            kind = str(cause)
+        taken = None if self.actions is None else self.actions[self.tick - step : self.tick, lane].copy()
+        self.collector.fail(self.offset + lane, Failure(kind, step, detail, cause, taken))
+        self.observations[self.tick, lane] = 0.0
+        if self.lanes.replace(lane):
+            self._take_next(lane, self.tick + 1)
+        else:
+            del self.starts[lane]
+            self.draining.add(lane)
+
+    def _check_finite(self, endings: list[Ending]) -> None:
+        """Fail the lanes whose observation holds a NaN or an infinity."""
+        present = self.observations[self.tick]
+        for lane in np.flatnonzero(~np.isfinite(present).all(axis=1)).tolist():
+            if lane not in self.starts or any(e.lane == lane and e.error is not None for e in endings):
+                continue
+            place = int(np.argmin(np.isfinite(present[lane])))
+            detail = f"{present[lane, place]} at place {place} of the observation"
+            endings[:] = [ending for ending in endings if ending.lane != lane]
+            self._fail(lane, "not finite", self.tick - self.starts[lane], detail)
+        self._find_oldest()
+
+    def _stop_long_ones(self) -> None:
+        for lane, start in list(self.starts.items()):
+            if self.tick - start >= self.limit:
+                self._fail(lane, "too long", self.tick - start, "")
+        self._find_oldest()
+
+    def _find_oldest(self) -> None:
+        self.oldest = min(self.starts.values(), default=self.tick)
+
+    def _make_room(self) -> None:
+        """Move what is still needed to the front; if that is more than half, double the room."""
+        kept = self.tick + 1 - min(self.oldest, self.tick)
+        first = self.tick + 1 - kept
+        room = len(self.rewards) * (2 if kept > len(self.rewards) // 2 else 1)
+        for name in ("observations", "rewards", "actions"):
+            old = getattr(self, name)
+            new = np.empty((room, *old.shape[1:]), old.dtype)
+            new[:kept] = old[first : first + kept]
+            setattr(self, name, new)
+        self.tick -= first
+        self.starts = {lane: start - first for lane, start in self.starts.items()}
+        self.oldest -= first

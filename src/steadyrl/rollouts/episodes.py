@@ -1,0 +1,350 @@
+"""Episodes: what collecting gives back, and how one block of it is collected.
+
+The states of an episode have ages k = 1, ..., T, the terminal one included, and T = l + 1 for an episode of l actions.
+Sums of the observation and of its square at each age are all that marginals at *every* time need (by
+the renewal equation), in memory that grows with the longest episode and not with their number.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steadyrl.errors import FileFormatError, RolloutError
+from steadyrl.rollouts.blocks import Arrays, Block, BlockCollector, Skipped, Work
+from steadyrl.rollouts.engine import Episode, Failure, Job
+from steadyrl.storage import load_arrays, save_arrays
+
+Array = NDArray[np.float64]
+
+_KIND = "episodes"
+
+
+@dataclass(frozen=True)
+class AgeSums:
+    """Sums over episodes of the flattened observation at each age; entry k - 1 is age k."""
+
+    count: NDArray[np.int64]
+    """[ages]: the episodes with T >= k."""
+    total: Array
+    """[ages, d]: the sum of the observation."""
+    total_squares: Array
+    """[ages, d]: the sum of its square."""
+
+    @property
+    def mean(self) -> Array:
+        """E[s_k | T >= k], [ages, d]."""
+        return self.total / self.count[:, None]
+
+    @property
+    def second_moment(self) -> Array:
+        """E[s_k^2 | T >= k], each value by itself, [ages, d]."""
+        return self.total_squares / self.count[:, None]
+
+
+@dataclass(frozen=True)
+class Trajectories:
+    """Whole episodes, one after the other; `of(i)` cuts one out."""
+
+    lengths: NDArray[np.int64]
+    observations: Array
+    """[sum of T, d]."""
+    actions: Any
+    """[sum of l, ...], as the policy returned them."""
+    rewards: Array
+    """[sum of l]."""
+
+    def of(self, episode: int) -> tuple[Array, Any, Array]:
+        """Return observations [l + 1, d], actions [l, ...] and rewards [l] of one episode."""
+        first = int(self.lengths[:episode].sum())
+        length = int(self.lengths[episode])
+        seen = slice(first + episode, first + episode + length + 1)
+        taken = slice(first, first + length)
+        return self.observations[seen], self.actions[taken], self.rewards[taken]
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Complete episodes, in the order in which they were started: every one that was started is here.
+
+    Example:
+        >>> from steadyrl import collect_episodes
+        >>> episodes = collect_episodes("steadyrl/StateSweep-v0", "uniform", 3)
+        >>> episodes.lengths.tolist(), episodes.average_episode_length
+        ([19, 19, 19], 20.0)
+    """
+
+    lengths: NDArray[np.int64]
+    """Gymnasium's counts of actions, l = T - 1."""
+    returns: Array
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    seeds: NDArray[np.uint32]
+    """What each episode's reset was seeded with (all of a block's EnvPool lanes are seeded at once: zeros)."""
+    ages: AgeSums | None = None
+    trajectories: Trajectories | None = None
+    skipped: tuple[Skipped, ...] = ()
+    """Episodes that failed and were left out (on_error="skip")."""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """What determines the data: environment, policy, seed, versions, and the command that makes it again."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """How this run went: the backend and why, blocks that ran again. Not saved: it changes nothing in the data."""
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def average_episode_length(self) -> float:
+        """The mean of T = l + 1."""
+        return float(self.lengths.mean()) + 1
+
+    @property
+    def steps(self) -> int:
+        """All actions taken."""
+        return int(self.lengths.sum())
+
+    def merge(self, *others: Episodes) -> Episodes:
+        """Return these episodes and others of the same environment and policy as one.
+
+        Raises:
+            RolloutError: if environments or policies differ, or two runs had the same seed (the same
+                episodes twice are not more data).
+        """
+        return merge([self, *others])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write an npz file, without pickle, all or nothing; the same episodes give the same bytes."""
+        arrays: Arrays = {name: getattr(self, name) for name in _COLUMNS}
+        if self.ages is not None:
+            arrays |= {f"ages_{name}": value for name, value in vars(self.ages).items()}
+        if self.trajectories is not None:
+            arrays |= {f"trajectories_{name}": getattr(self.trajectories, name) for name in _TRACKS}
+        header = {"provenance": dict(self.provenance), "skipped": [asdict(entry) for entry in self.skipped]}
+        save_arrays(path, _KIND, header, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Episodes:
+        """Read what `save` wrote.
+
+        Raises:
+            FileFormatError: if the file is damaged or holds something else.
+        """
+        header, arrays = load_arrays(path, _KIND)
+        try:
+            ages = (
+                AgeSums(*(arrays[f"ages_{name}"] for name in ("count", "total", "total_squares")))
+                if ("ages_count" in arrays)
+                else None
+            )
+            tracks = None
+            if "trajectories_rewards" in arrays:
+                tracks = Trajectories(arrays["lengths"], *(arrays[f"trajectories_{name}"] for name in _TRACKS))
+            skipped = tuple(Skipped(**entry) for entry in header["skipped"])
+            columns = {name: arrays[name] for name in _COLUMNS}
+            return cls(**columns, ages=ages, trajectories=tracks, skipped=skipped, provenance=header["provenance"])
+        except (KeyError, TypeError) as error:
+            raise FileFormatError(
+                f"{os.fspath(path)!r} does not hold whole episodes ({error}); collect again"
+            ) from error
+
+
+_COLUMNS = ("lengths", "returns", "terminated", "truncated", "seeds")
+_TRACKS = ("observations", "actions", "rewards")
+
+
+def merge(parts: Sequence[Episodes]) -> Episodes:
+    """Return several runs of one environment and policy as one."""
+    first = parts[0]
+    for key in ("environment", "make_arguments", "policy", "policy_digest"):
+        values = [part.provenance.get(key) for part in parts]
+        if any(value != values[0] for value in values):
+            raise RolloutError(f"these episodes differ in {key}: {values}; merge only runs of one and the same")
+    runs = [(part.provenance.get("seed"), part.provenance.get("family")) for part in parts]
+    if len(set(runs)) < len(runs):
+        raise RolloutError(f"two of these runs have the same seed {runs}: the same episodes twice are not more data")
+    if any((part.ages is None) != (first.ages is None) for part in parts):
+        raise RolloutError("some of these runs have sums at each age and some have not; collect them alike")
+    columns: Arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
+    tracks = [part.trajectories for part in parts]
+    together = None
+    if all(track is not None for track in tracks):
+        joined = (np.concatenate([getattr(track, name) for track in tracks]) for name in _TRACKS)
+        together = Trajectories(columns["lengths"], *joined)
+    ages = None
+    if first.ages is not None:
+        total, squares = np.zeros((0, first.ages.total.shape[1])), np.zeros((0, first.ages.total.shape[1]))
+        for part in parts:
+            assert part.ages is not None
+            total, squares = add_sums(total, part.ages.total), add_sums(squares, part.ages.total_squares)
+        ages = AgeSums(count_ages(columns["lengths"]), total, squares)
+    provenance = {key: value for key, value in first.provenance.items() if key not in ("seed", "episodes")}
+    provenance["merged"] = [dict(part.provenance) for part in parts]
+    skipped = tuple(entry for part in parts for entry in part.skipped)
+    return Episodes(**columns, ages=ages, trajectories=together, skipped=skipped, provenance=provenance)
+
+
+def count_ages(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many episodes reach each age k = 1, 2, ...: those with l + 1 >= k."""
+    ends = np.bincount(lengths + 1)
+    at_least: NDArray[np.int64] = ends[::-1].cumsum()[::-1]
+    return at_least[1:]
+
+
+def add_sums(a: Array, b: Array) -> Array:
+    """Return the sum of two arrays of sums by age, which may differ in the longest age."""
+    longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
+    result = longer.copy() if longer is a else np.array(longer)
+    result[: len(shorter)] += shorter
+    return result
+
+
+@dataclass(frozen=True)
+class EpisodeWork(Work):
+    """Collect single episodes."""
+
+    sums: bool = True
+    trajectories: bool = False
+
+    def collector(self, block: Block) -> BlockCollector:
+        """Return what collects one block."""
+        return EpisodeCollector(block, self)
+
+
+class EpisodeCollector:
+    """Collects the episodes of one block."""
+
+    def __init__(self, block: Block, work: EpisodeWork) -> None:
+        self._block, self._work = block, work
+        self._started = 0
+        self._of_lane: dict[int, int] = {}
+        n = block.count
+        self._lengths = np.full(n, -1, dtype=np.int64)  # -1 stays where an episode was left out
+        self._returns = np.zeros(n)
+        self._terminated, self._truncated = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
+        size = block.task.observations.size if work.sums else 0
+        self._total, self._squares, self._longest = np.zeros((64, size)), np.zeros((64, size)), 0
+        self._tracks: dict[int, tuple[Array, Any, Array]] = {}
+
+    def next(self, lane: int) -> Job | None:
+        """Return the block's next episode, whichever lane asks."""
+        number = self._started
+        if number == self._block.count:
+            return None
+        self._started += 1
+        self._of_lane[lane] = number
+        return Job(number, int(self._block.seeds[number]))
+
+    def finish(self, lane: int, episode: Episode) -> None:
+        """Count an episode, and add its observations to the sums at their ages."""
+        number, ages = self._of_lane[lane], len(episode.observations)
+        self._lengths[number] = ages - 1
+        self._returns[number] = episode.rewards.sum()
+        self._terminated[number], self._truncated[number] = episode.terminated, episode.truncated
+        if self._work.sums:
+            if ages > len(self._total):
+                self._grow(ages)
+            self._longest = max(self._longest, ages)
+            self._add(episode.observations)
+        if self._work.trajectories:
+            rows, actions, rewards = episode[:3]
+            flat = self._block.task.observations.flattened(rows)
+            self._tracks[number] = flat.copy(), actions.copy(), rewards.copy()
+
+    def fail(self, lane: int, failure: Failure) -> None:
+        """Raise, or leave the episode out."""
+        self._block.fail(self._of_lane[lane], failure)
+
+    def arrays(self) -> Arrays:
+        """Return what was collected, in the order in which episodes were started."""
+        kept = self._lengths >= 0
+        seeds = self._block.seeds if self._block.task.family == "gymnasium" else np.zeros_like(self._block.seeds)
+        result: Arrays = {
+            "lengths": self._lengths[kept],
+            "returns": self._returns[kept],
+            "terminated": self._terminated[kept],
+            "truncated": self._truncated[kept],
+            "seeds": seeds[kept],
+        }
+        if self._work.sums:
+            result |= {"total": self._total[: self._longest], "total_squares": self._squares[: self._longest]}
+        if self._work.trajectories:
+            tracks = [self._tracks[number] for number in np.flatnonzero(kept).tolist()]
+            for i, name in enumerate(_TRACKS):
+                result[name] = np.concatenate([track[i] for track in tracks]) if tracks else np.zeros(0)
+        return result
+
+    def _add(self, rows: Array) -> None:
+        """Add an episode's observations to the sums; of a Discrete one, a unit vector, one place each."""
+        ages = len(rows)
+        if self._block.task.observations.discrete:
+            places = np.arange(ages), rows[:, 0].astype(np.int64)
+            self._total[places] += 1.0
+            self._squares[places] += 1.0
+        else:
+            self._total[:ages] += rows
+            self._squares[:ages] += rows * rows
+
+    def _grow(self, ages: int) -> None:
+        room = max(ages, 2 * len(self._total))
+        for name in ("_total", "_squares"):
+            old = getattr(self, name)
+            new = np.zeros((room, old.shape[1]))
+            new[: len(old)] = old
+            setattr(self, name, new)
+
+
+class EpisodeFold:
+    """Puts blocks together, in order, in memory that grows by 22 bytes an episode and nothing else."""
+
+    def __init__(self, work: EpisodeWork, size: int) -> None:
+        self._work = work
+        n = work.total
+        self._columns: Arrays = {
+            "lengths": np.empty(n, dtype=np.int64),
+            "returns": np.empty(n),
+            "terminated": np.empty(n, dtype=bool),
+            "truncated": np.empty(n, dtype=bool),
+            "seeds": np.empty(n, dtype=np.uint32),
+        }
+        self._count = 0
+        self._total = np.zeros((0, size))
+        self._squares = np.zeros((0, size))
+        self._tracks: dict[str, list[Any]] = {name: [] for name in _TRACKS}
+        self._skipped: list[Skipped] = []
+
+    def add(self, block: Arrays) -> tuple[int, NDArray[np.int64], int]:
+        """Add the next block; return its episodes, their lengths and all steps, for the progress bar."""
+        count = len(block["lengths"])
+        for name, column in self._columns.items():
+            column[self._count : self._count + count] = block[name]
+        self._count += count
+        if self._work.sums:
+            self._total = add_sums(self._total, block["total"])
+            self._squares = add_sums(self._squares, block["total_squares"])
+        if self._work.trajectories:
+            for name, parts in self._tracks.items():
+                parts.append(block[name])
+        self._skipped.extend(block["skipped"])
+        return count, block["lengths"], int(block["lengths"].sum())
+
+    def result(self, provenance: Mapping[str, Any], notes: Sequence[str]) -> Episodes:
+        """Return the whole."""
+        columns = {name: column[: self._count] for name, column in self._columns.items()}
+        ages = AgeSums(count_ages(columns["lengths"]), self._total, self._squares) if self._work.sums else None
+        tracks = None
+        if self._work.trajectories:
+            joined = (np.concatenate(parts) for parts in self._tracks.values())
+            tracks = Trajectories(columns["lengths"], *joined)
+        return Episodes(
+            **columns,
+            ages=ages,
+            trajectories=tracks,
+            skipped=tuple(self._skipped),
+            provenance=provenance,
+            notes=tuple(notes),
+        )

@@ -1,0 +1,280 @@
+"""Policies that act on batches, in numpy alone: uniform, random Gaussian, tabular, and networks from a file.
+
+Anything with `act(observations, rng) -> actions` is a policy: observations [B, d], flattened, in; actions [B, ...]
+out; all randomness from `rng`, the block's own generator.
+
+A policy file is a safetensors file (a JSON header, then raw arrays) whose metadata says
+
+    {"format": "steadyrl policy", "version": "1", "kind": "gaussian" | "categorical", "activation": "tanh"}
+
+and which holds `layers.0.weight` [out, in], `layers.0.bias` [out], `layers.1.weight`, ... up to the output layer
+(the mean, or the logits of all actions), and for a Gaussian policy `log_std` [actions].
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from steadyrl.errors import FileFormatError, PolicyError
+from steadyrl.rollouts.codecs import ActionCodec, ObservationCodec
+from steadyrl.rollouts.seeding import policy_generator
+from steadyrl.storage import write_atomically
+
+Array = NDArray[np.float64]
+
+HIDDEN = 64
+"""Units in each of the two hidden layers of the paper's policy."""
+
+
+class Policy(Protocol):
+    """What the engine asks of a policy."""
+
+    def act(self, observations: Array, rng: np.random.Generator) -> Any:
+        """Return one action for each observation."""
+
+
+@dataclass(frozen=True)
+class UniformPolicy:
+    """Actions drawn evenly from the action space, whatever the observation.
+
+    As Gymnasium's own sample(): a Box with one bound draws from a shifted exponential, with none from a normal.
+    """
+
+    space: Any
+
+    def act(self, observations: Array, rng: np.random.Generator) -> Any:
+        """Return one action for each observation."""
+        batch, space = len(observations), self.space
+        if isinstance(space, spaces.Discrete):
+            # Half the time of rng.integers on small batches, and even to within 2^-53 n.
+            return (rng.random(batch) * int(space.n)).astype(np.int64) + int(space.start)
+        if isinstance(space, spaces.MultiDiscrete):
+            start = getattr(space, "start", np.zeros_like(space.nvec))
+            return rng.integers(start, start + space.nvec, (batch, *space.shape))
+        if space.dtype.kind in "iu":
+            high = space.high.astype(np.int64) + 1
+            return rng.integers(space.low.astype(np.int64), high, (batch, *space.shape))
+        if space.is_bounded():
+            return rng.uniform(space.low, space.high, (batch, *space.shape))
+        return self._unbounded(batch, rng)
+
+    def _unbounded(self, batch: int, rng: np.random.Generator) -> Array:
+        space, shape = self.space, (batch, *self.space.shape)
+        below, above = space.bounded_below, space.bounded_above
+        values = rng.standard_normal(shape)
+        tail = rng.exponential(size=shape)
+        values = np.where(below & ~above, space.low + tail, values)
+        values = np.where(above & ~below, space.high - tail, values)
+        both = below & above
+        low, high = np.where(both, space.low, 0.0), np.where(both, space.high, 1.0)
+        return np.where(both, rng.uniform(low, high, shape), values)
+
+
+@dataclass(frozen=True)
+class TabularPolicy:
+    """A policy [S, A] of a finite process, for environments with Discrete observations."""
+
+    cumulative: Array
+
+    @classmethod
+    def of(cls, probabilities: Any) -> TabularPolicy:
+        """Return the policy with these rows of probabilities."""
+        table = np.asarray(probabilities, dtype=float)
+        if table.ndim != 2 or (table < 0).any() or np.abs(table.sum(axis=1) - 1).max() > 1e-9:
+            raise PolicyError(
+                f"a policy array must be [S, A] with rows that sum to one; got shape {table.shape}, row sums "
+                f"{np.unique(table.sum(axis=-1)).tolist()[:3]}"
+            )
+        edges = np.cumsum(table, axis=1)
+        return cls(edges / edges[:, -1:])
+
+    def act(self, observations: Array, rng: np.random.Generator) -> Any:
+        """Return one action for each observation."""
+        edges = self.cumulative[observations.argmax(axis=1)]
+        return (rng.random(len(observations))[:, None] >= edges).sum(axis=1)
+
+
+@dataclass(frozen=True)
+class NetworkPolicy:
+    """A network with tanh hidden layers; its outputs are a Gaussian's mean, or the logits of a choice."""
+
+    weights: tuple[Array, ...]
+    """[in, out] of each layer."""
+    biases: tuple[Array, ...]
+    log_std: Array | None
+    """Logarithm of a Gaussian's standard deviations; None for a categorical policy."""
+    start: int = 0
+    """The number of a categorical policy's first action."""
+    shape: tuple[int, ...] | None = None
+    """The shape of one Gaussian action, where it is not a plain vector."""
+
+    def outputs(self, observations: Array) -> Array:
+        """Return the network's outputs, [B, out]."""
+        x = observations
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            x = x @ weight
+            x += bias
+            np.tanh(x, out=x)
+        x = x @ self.weights[-1]
+        x += self.biases[-1]
+        return x
+
+    def act(self, observations: Array, rng: np.random.Generator) -> Any:
+        """Return one action for each observation."""
+        outputs = self.outputs(observations)
+        if self.log_std is not None:
+            noise = rng.standard_normal(outputs.shape)
+            noise *= np.exp(self.log_std)
+            outputs += noise
+            return outputs if self.shape is None else outputs.reshape(-1, *self.shape)
+        # The largest of logits plus Gumbel noise is a draw from their softmax.
+        choice: Any = (outputs + rng.gumbel(size=outputs.shape)).argmax(axis=1)
+        return choice + self.start
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a policy file."""
+        tensors = {}
+        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            tensors[f"layers.{i}.weight"], tensors[f"layers.{i}.bias"] = weight.T, bias
+        if self.log_std is not None:
+            tensors["log_std"] = self.log_std
+        kind = "categorical" if self.log_std is None else "gaussian"
+        write_safetensors(path, tensors, {"format": _FORMAT, "version": "1", "kind": kind, "activation": "tanh"})
+
+
+_FORMAT = "steadyrl policy"
+
+
+def random_gaussian_policy(observation_size: int, action_shape: tuple[int, ...], *, seed: int) -> NetworkPolicy:
+    """Return the paper's policy: two hidden layers of 64, random weights, diagonal covariance.
+
+    Weights and biases are uniform in +-1/sqrt(inputs), PyTorch's default for a linear layer; the standard
+    deviations are one.
+    """
+    rng = policy_generator(seed)
+    sizes = (observation_size, HIDDEN, HIDDEN, int(np.prod(action_shape)))
+    weights, biases = [], []
+    for n_in, n_out in itertools.pairwise(sizes):
+        bound = 1 / np.sqrt(n_in)
+        weights.append(rng.uniform(-bound, bound, (n_in, n_out)))
+        biases.append(rng.uniform(-bound, bound, n_out))
+    return NetworkPolicy(tuple(weights), tuple(biases), np.zeros(sizes[-1]), shape=_beyond_vector(action_shape))
+
+
+def load_policy(path: str | os.PathLike[str], observations: ObservationCodec, actions: ActionCodec) -> NetworkPolicy:
+    """Read a policy file and check that it fits the environment."""
+    tensors, metadata = read_safetensors(path)
+    if metadata.get("format") != _FORMAT or metadata.get("version") != "1":
+        raise FileFormatError(
+            f"{os.fspath(path)!r} is a safetensors file, but its metadata {metadata} are not those of a steadyrl "
+            "policy of version 1; save the policy with steadyrl"
+        )
+    if metadata.get("activation") != "tanh" or metadata.get("kind") not in ("gaussian", "categorical"):
+        raise FileFormatError(f"{os.fspath(path)!r} holds a policy that this steadyrl does not know: {metadata}")
+    depth = sum(name.endswith(".weight") for name in tensors)
+    try:
+        weights = tuple(np.ascontiguousarray(tensors[f"layers.{i}.weight"].T, dtype=float) for i in range(depth))
+        biases = tuple(tensors[f"layers.{i}.bias"].astype(float) for i in range(depth))
+        log_std = tensors["log_std"].astype(float) if metadata["kind"] == "gaussian" else None
+    except KeyError as error:
+        raise FileFormatError(f"{os.fspath(path)!r} has no tensor {error}; save the policy again") from error
+    box, discrete = isinstance(actions.space, spaces.Box), isinstance(actions.space, spaces.Discrete)
+    outputs = int(np.prod(actions.shape)) if box else int(actions.space.n) if discrete else -1
+    fits = depth > 0 and (weights[0].shape[0], weights[-1].shape[1]) == (observations.size, outputs)
+    if not fits or box != (log_std is not None):
+        shapes = [weight.shape for weight in weights]
+        raise PolicyError(
+            f"the {metadata['kind']} policy in {os.fspath(path)!r} has layers {shapes}; this environment has "
+            f"{observations.size} observed values and actions {actions.space}; collect with the environment it was "
+            "made for"
+        )
+    start = int(actions.space.start) if discrete else 0
+    return NetworkPolicy(weights, biases, log_std, start, _beyond_vector(actions.shape) if box else None)
+
+
+def as_policy(policy: Any, observations: ObservationCodec, actions: ActionCodec, *, seed: int) -> tuple[Policy, str]:
+    """Return the policy that a user named, and its name for the record."""
+    if isinstance(policy, str) and policy == "uniform":
+        return UniformPolicy(actions.space), "uniform"
+    if isinstance(policy, str) and policy == "gaussian":
+        if not isinstance(actions.space, spaces.Box):
+            raise PolicyError(
+                f'the "gaussian" policy needs Box actions, and this environment has {actions.space}; use "uniform", or '
+                "a categorical policy file"
+            )
+        return random_gaussian_policy(observations.size, actions.shape, seed=seed), "gaussian"
+    if isinstance(policy, str | os.PathLike):
+        if not Path(policy).is_file():
+            raise PolicyError(
+                f'policy is {os.fspath(policy)!r}; it must be "uniform", "gaussian", or the path of a policy file'
+            )
+        return load_policy(policy, observations, actions), Path(policy).name
+    if callable(getattr(policy, "act", None)):
+        chosen: Policy = policy
+        return chosen, type(policy).__qualname__
+    if isinstance(policy, np.ndarray | list):
+        return _as_tabular(policy, observations, actions), "tabular"
+    raise PolicyError(
+        f'policy is {policy!r}; give "uniform", "gaussian", a policy file, an array [S, A] for a finite process, or '
+        "an object with act(observations, rng)"
+    )
+
+
+def _as_tabular(table: Any, observations: ObservationCodec, actions: ActionCodec) -> TabularPolicy:
+    expected = (observations.size, int(getattr(actions.space, "n", -1)))
+    if not observations.discrete or np.shape(table) != expected:
+        raise PolicyError(
+            f"a policy array needs Discrete observations and actions and the shape [S, A]; this one has shape "
+            f"{np.shape(table)}, the environment observations {observations.space} and actions {actions.space}"
+        )
+    return TabularPolicy.of(table)
+
+
+def _beyond_vector(shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    return None if len(shape) == 1 else shape
+
+
+def write_safetensors(path: str | os.PathLike[str], tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
+    """Write float arrays as a safetensors file."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    parts: list[bytes] = []
+    offset = 0
+    for name, tensor in tensors.items():
+        data = np.ascontiguousarray(tensor, dtype="<f8").tobytes()
+        header[name] = {"dtype": "F64", "shape": list(np.shape(tensor)), "data_offsets": [offset, offset + len(data)]}
+        parts.append(data)
+        offset += len(data)
+    head = json.dumps(header, sort_keys=True).encode()
+    head += b" " * (-len(head) % 8)
+    write_atomically(path, struct.pack("<Q", len(head)) + head + b"".join(parts))
+
+
+def read_safetensors(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the arrays and the metadata of a safetensors file of float32 or float64 tensors."""
+    types = {"F64": "<f8", "F32": "<f4"}
+    content = Path(path).read_bytes()
+    try:
+        (length,) = struct.unpack("<Q", content[:8])
+        header = json.loads(content[8 : 8 + length])
+        body = memoryview(content)[8 + length :]
+        metadata = header.pop("__metadata__", {})
+        tensors = {}
+        for name, entry in header.items():
+            begin, end = entry["data_offsets"]
+            tensors[name] = np.frombuffer(body[begin:end], types[entry["dtype"]]).reshape(entry["shape"])
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FileFormatError(
+            f"{os.fspath(path)!r} is not a safetensors file of floats, or it is damaged ({error})"
+        ) from error
+    return tensors, metadata

@@ -1,0 +1,234 @@
+"""The paper's sampler: endless rollouts, and what each of them holds at given times of the perturbed process.
+
+An episode of a rollout begins at a terminal state at time b, spends its detour of G null steps at b + 1, ..., b + G,
+and is at age k at time b + G + k; its last age T is the next episode's b. So no null step is ever simulated: episodes
+are run one after the other and their times renumbered. The first episode has its detour too, since
+a learning process starts at a terminal state, at time 0.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steadyrl.errors import FileFormatError
+from steadyrl.perturbation import Perturbation
+from steadyrl.rollouts.blocks import Arrays, Block, BlockCollector, Skipped, Work
+from steadyrl.rollouts.engine import Episode, Failure, Job
+from steadyrl.storage import load_arrays, save_arrays
+
+Array = NDArray[np.float64]
+
+_KIND = "samples"
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What K rollouts hold at M times; where a rollout is null, all but `ages` are zero.
+
+    Example:
+        >>> from steadyrl import Perturbation, collect_samples
+        >>> samples = collect_samples("steadyrl/StateSweep-v0", "uniform", 3, [1, 60], perturbation=Perturbation(0.9))
+        >>> samples.observations.shape, samples.null[:, 0].tolist()
+        ((3, 2), [True, True, True])
+    """
+
+    times: NDArray[np.int64]
+    """[M], of the perturbed process; time 0 is the terminal state before the first episode."""
+    observations: Any
+    """[K, M, d] flattened, or [K, M] numbers if observations are Discrete."""
+    actions: Any
+    """[K, M, ...], as the policy returned them; the zero action at terminal states, where it is ignored."""
+    returns: Array
+    """[K, M]: the sum of rewards from the action on to the episode's end; 0 at its terminal state."""
+    ages: NDArray[np.int32]
+    """[K, M]: transitions since the episode's start, 1, ..., T; 0 where the process is null."""
+    terminal: NDArray[np.bool_]
+    """[K, M]: whether the state is the one that ends its episode."""
+    episode_lengths: NDArray[np.int64]
+    """[K, m], Gymnasium's counts, of the first m episodes of each rollout, every one of them finished."""
+    episode_returns: Array
+    """[K, m]: their returns."""
+    skipped: tuple[Skipped, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    def __len__(self) -> int:
+        return len(self.ages)
+
+    @property
+    def null(self) -> NDArray[np.bool_]:
+        """[K, M]: whether the perturbed process is in its null state."""
+        null: NDArray[np.bool_] = self.ages == 0
+        return null
+
+    @property
+    def average_episode_length(self) -> float:
+        """The mean of T = l + 1 over `episode_lengths`, of the raw process: detours do not count (Theorem 5)."""
+        return float(self.episode_lengths.mean()) + 1
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write an npz file, without pickle, all or nothing; the same samples give the same bytes."""
+        header = {"provenance": dict(self.provenance), "skipped": [asdict(entry) for entry in self.skipped]}
+        save_arrays(path, _KIND, header, {"times": self.times} | {name: getattr(self, name) for name in COLUMNS})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Samples:
+        """Read what `save` wrote.
+
+        Raises:
+            FileFormatError: if the file is damaged or holds something else.
+        """
+        header, arrays = load_arrays(path, _KIND)
+        try:
+            skipped = tuple(Skipped(**entry) for entry in header["skipped"])
+            columns = {name: arrays[name] for name in ("times", *COLUMNS)}
+            return cls(**columns, skipped=skipped, provenance=header["provenance"])
+        except (KeyError, TypeError) as error:
+            raise FileFormatError(
+                f"{os.fspath(path)!r} does not hold whole samples ({error}); collect again"
+            ) from error
+
+
+COLUMNS = ("observations", "actions", "returns", "ages", "terminal", "episode_lengths", "episode_returns")
+
+
+@dataclass(frozen=True)
+class SampleWork(Work):
+    """Collect what rollouts hold at given times."""
+
+    times: tuple[int, ...] = ()
+    """Increasing."""
+    perturbation: Perturbation | None = None
+    episodes: int = 1
+    """The episodes that every rollout runs at least."""
+
+    def collector(self, block: Block) -> BlockCollector:
+        """Return what collects one block."""
+        return SampleCollector(block, self)
+
+
+@dataclass
+class _Rollout:
+    """A rollout under way in a lane."""
+
+    number: int
+    begin: int
+    """The time of the terminal state before the present episode."""
+    detour: int
+    episode: int
+
+
+class SampleCollector:
+    """Collects the rollouts of one block."""
+
+    def __init__(self, block: Block, work: SampleWork) -> None:
+        self._block, self._work = block, work
+        self._times = np.array(work.times)
+        self._started = self._steps = 0
+        self._of_lane: dict[int, _Rollout] = {}
+        self._dropped: set[int] = set()
+        self._columns = _empty_columns(block, work)
+
+    def next(self, lane: int) -> Job | None:
+        """Go on with the lane's rollout, or take the next one."""
+        rollout = self._of_lane.get(lane)
+        if rollout is not None and not self._over(rollout):
+            return Job(rollout.number, None)
+        if self._started == self._block.count:
+            return None
+        number = self._started
+        self._started += 1
+        self._of_lane[lane] = _Rollout(number, 0, self._detour(), 0)
+        return Job(number, int(self._block.seeds[number]))
+
+    def finish(self, lane: int, episode: Episode) -> None:
+        """Note what the rollout holds at the times that fall into this episode, and begin its next."""
+        rollout, ages = self._of_lane[lane], len(episode.observations)
+        self._steps += ages - 1
+        start = rollout.begin + rollout.detour
+        first, last = np.searchsorted(self._times, (start + 1, start + ages + 1))
+        if last > first:
+            self._note(rollout.number, slice(first, last), self._times[first:last] - start, episode)
+        if rollout.episode < self._work.episodes:
+            self._columns["episode_lengths"][rollout.number, rollout.episode] = ages - 1
+            self._columns["episode_returns"][rollout.number, rollout.episode] = episode.rewards.sum()
+        rollout.begin, rollout.detour, rollout.episode = start + ages, self._detour(), rollout.episode + 1
+
+    def fail(self, lane: int, failure: Failure) -> None:
+        """Raise, or leave the rollout out."""
+        rollout = self._of_lane.pop(lane)
+        self._block.fail(rollout.number, failure)
+        self._dropped.add(rollout.number)
+
+    def arrays(self) -> Arrays:
+        """Return what was collected, in the order in which rollouts were started."""
+        kept = np.setdiff1d(np.arange(self._block.count), list(self._dropped))
+        return {"steps": np.int64(self._steps)} | {name: column[kept] for name, column in self._columns.items()}
+
+    def _note(self, rollout: int, places: slice, ages: Any, episode: Episode) -> None:
+        columns, codec = self._columns, self._block.task.observations
+        to_go = np.append(np.cumsum(episode.rewards[::-1])[::-1], 0.0)
+        columns["observations"][rollout, places] = codec.kept(episode.observations[ages - 1])
+        columns["ages"][rollout, places] = ages
+        columns["returns"][rollout, places] = to_go[ages - 1]
+        at_end = ages == len(episode.observations)
+        columns["terminal"][rollout, places] = at_end
+        acts = np.flatnonzero(~at_end)
+        columns["actions"][rollout, places.start + acts] = episode.actions[ages[acts] - 1]
+
+    def _over(self, rollout: _Rollout) -> bool:
+        """Whether nothing more is wanted of a rollout: times left fall into the detour, or there are none."""
+        return rollout.episode >= self._work.episodes and int(self._times[-1]) <= rollout.begin + rollout.detour
+
+    def _detour(self) -> int:
+        perturbation = self._work.perturbation
+        return 0 if perturbation is None else int(perturbation.draw(1, rng=self._block.rng)[0])
+
+
+class SampleFold:
+    """Puts blocks of samples together, in order."""
+
+    def __init__(self, work: SampleWork) -> None:
+        self._work = work
+        self._columns: Arrays = {}
+        self._count = 0
+        self._skipped: list[Skipped] = []
+
+    def add(self, block: Arrays) -> tuple[int, NDArray[np.int64], int]:
+        """Add the next block; return rollouts, lengths of their first episodes and all steps, for the progress bar."""
+        count = len(block["ages"])
+        if not self._columns:
+            self._columns = {
+                name: np.empty((self._work.total, *block[name].shape[1:]), block[name].dtype) for name in COLUMNS
+            }
+        for name, column in self._columns.items():
+            column[self._count : self._count + count] = block[name]
+        self._count += count
+        self._skipped.extend(block["skipped"])
+        return count, block["episode_lengths"].ravel(), int(block["steps"])
+
+    def result(self, provenance: Mapping[str, Any], notes: Sequence[str]) -> Samples:
+        """Return the whole."""
+        columns: Arrays = {name: column[: self._count] for name, column in self._columns.items()}
+        times = np.array(self._work.times)
+        return Samples(times, **columns, skipped=tuple(self._skipped), provenance=provenance, notes=tuple(notes))
+
+
+def _empty_columns(block: Block, work: SampleWork) -> Arrays:
+    seen, acted = block.task.observations, block.task.actions
+    shape = (block.count, len(work.times))
+    return {
+        "observations": np.zeros(shape if seen.discrete else (*shape, seen.size), seen.sample_dtype()),
+        "actions": np.zeros((*shape, *acted.shape), np.int32 if acted.low is None else np.float64),
+        "returns": np.zeros(shape),
+        "ages": np.zeros(shape, dtype=np.int32),
+        "terminal": np.zeros(shape, dtype=bool),
+        "episode_lengths": np.zeros((block.count, work.episodes), dtype=np.int64),
+        "episode_returns": np.zeros((block.count, work.episodes)),
+    }

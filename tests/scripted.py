@@ -1,0 +1,120 @@
+"""Environments that do as they are told: how long episodes are, and what goes wrong when."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Dice(gymnasium.Env):
+    """Episodes of length 2 or 40, by a coin at each reset; the observation is (age, length of the episode)."""
+
+    short, long = 2, 40
+
+    def __init__(self, pause: float = 0.0):
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self.pause = pause
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.length = self.long if self.np_random.random() < 0.5 else self.short
+        self.steps = 0
+        return self.observe(), {}
+
+    def step(self, action):
+        if self.pause:
+            time.sleep(self.pause)
+        self.steps += 1
+        return self.observe(), 1.0, self.steps == self.length, False, {}
+
+    def observe(self):
+        return np.array([self.steps + 1, self.length], dtype=np.float32)
+
+
+class Faulty(Dice):
+    """Every long episode whose seed is divisible by `modulus` fails at its 5th action, in a way of its own.
+
+    With `once`, a file, it happens one time only: the first process to make the file is the one to fail.
+    """
+
+    def __init__(self, fault: str, modulus: int = 7, once: str | None = None):
+        super().__init__()
+        self.fault, self.modulus, self.once = fault, modulus, once
+
+    def reset(self, *, seed=None, options=None):
+        self.bad = seed is not None and seed % self.modulus == 0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        result = super().step(action)
+        if self.bad and self.steps == 5 and self.may_fail():
+            if self.fault == "raise":
+                raise RuntimeError("the gripper is stuck")
+            if self.fault == "nan":
+                return np.array([np.nan, 0], dtype=np.float32), *result[1:]
+            if self.fault == "nan reward":
+                return result[0], float("nan"), *result[2:]
+            if self.fault == "hang":
+                time.sleep(3600)
+            if self.fault == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.fault == "endless":
+                self.length = 10**9
+        return result
+
+    def may_fail(self):
+        if self.once is None:
+            return True
+        try:
+            Path(self.once).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+
+class Spaces(Dice):
+    """Episodes as Dice's, with spaces of any kind; it refuses actions that are not in its action space."""
+
+    def __init__(self, observation_space, action_space):
+        super().__init__()
+        self.observation_space, self.action_space = observation_space, action_space
+
+    def observe(self):
+        self.observation_space.seed(int(self.np_random.integers(2**31)))
+        return self.observation_space.sample()
+
+    def step(self, action):
+        if not self.action_space.contains(action):
+            raise ValueError(f"{action!r} is not an action")
+        return super().step(action)
+
+
+class NodeDice(Dice):
+    """Dice with a pause, which notes in a file on which Ray node it runs."""
+
+    def __init__(self, pause: float, notes: str):
+        super().__init__(pause)
+        import ray
+
+        with open(notes, "a") as file:
+            file.write(ray.get_runtime_context().get_node_id() + "\n")
+
+
+def same(a, b):
+    """Whether two collections hold the same bytes."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as directory:
+        contents = []
+        for i, part in enumerate((a, b)):
+            path = Path(directory) / f"{i}.npz"
+            part.save(path)
+            contents.append(path.read_bytes())
+    return contents[0] == contents[1]

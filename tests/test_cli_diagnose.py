@@ -1,0 +1,56 @@
+"""`steadyrl diagnose` as a user runs it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from test_cli import run
+
+
+def test_diagnose_prints_one_screen_and_writes_the_report(tmp_path):
+    result = run(
+        "diagnose", "CartPole-v1", "--episodes", 200, "--backend", "serial", "--out", tmp_path / "deep" / "report"
+    )
+    assert result.returncode == 0, result.stderr
+    words = " ".join(result.stdout.split())
+    for part in ("CartPole-v1", "E[T]", "CV of T", "mixed to 0.01", "perturbed", "first batches", "R-hat", "do "):
+        assert part in words
+    assert len(result.stdout.splitlines()) <= 32
+    page = (tmp_path / "deep" / "report" / "report.html").read_text()
+    assert "steadyrl diagnose CartPole-v1" in page
+    assert json.loads((tmp_path / "deep" / "report" / "diagnosis.json").read_text())["episodes"] == 200
+
+
+def test_diagnose_from_a_file_prints_json_alone(tmp_path):
+    np.save(tmp_path / "lengths.npy", np.array([19, 199] * 300))
+    result = run("diagnose", "--from", tmp_path / "lengths.npy", "--json", "--num-envs", 256, "--n-steps", 16)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert (found["period"], found["mixing_time"]["steps"]) == (20, None)
+    assert found["coefficient_of_variation"] == pytest.approx(0.818, abs=1e-3)
+    assert found["recommendation"]["strategy"] == "stagger"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "one of the two"),
+        (["CartPole-v1", "--from", "lengths.txt"], "one of the two"),
+        (["--from", "missing.txt"], "missing.txt"),
+        (["NoSuchEnvironment-v0"], "NoSuchEnvironment"),
+        (["CartPole-v1", "--policy", "gaussian"], "Box actions"),
+        (["CartPole-v1", "--tolerance", "2"], "tolerance is 2"),
+        (["CartPole-v1", "--episodes", "0"], "episodes is 0"),
+    ],
+)
+def test_wrong_arguments_exit_2_with_one_helpful_line_and_no_traceback(arguments, words):
+    result = run("diagnose", *arguments)
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_help_teaches():
+    assert "steadyrl diagnose --from monitor.csv" in run("diagnose", "--help").stdout

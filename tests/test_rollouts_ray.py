@@ -1,0 +1,74 @@
+"""Ray: a real cluster of two nodes, one of which goes away."""
+
+import threading
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+
+from scripted import Dice, Faulty, NodeDice, same
+from steadyrl import EnvironmentRaisedError, StepTimeoutError, collect_episodes
+
+ray = pytest.importorskip("ray")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    nodes.second = nodes.add_node(num_cpus=1)
+    nodes.wait_for_nodes()
+    ray.init(address=nodes.address, log_to_driver=False)
+    yield nodes
+    ray.shutdown()
+    nodes.shutdown()
+
+
+def test_two_nodes_give_the_bytes_of_this_process(cluster):
+    for environment, policy, episodes in (("CartPole-v1", "uniform", 300), ("HumanoidBulletEnv-v0", "gaussian", 16)):
+        collect = partial(collect_episodes, environment, policy, episodes, seed=3, block_size=episodes // 4)
+        assert same(collect(backend="serial"), collect(backend="ray", address=cluster.address))
+
+
+def test_an_error_on_a_node_names_the_place(cluster):
+    with pytest.raises(EnvironmentRaisedError, match=r"gripper is stuck.*episode seed \d+, step 5"):
+        collect_episodes(partial(Faulty, "raise"), "uniform", 100, seed=5, block_size=10, backend="ray")
+
+
+def test_a_hang_on_a_node_is_stopped(cluster):
+    with pytest.raises(StepTimeoutError, match="step 5"):
+        collect_episodes(partial(Faulty, "hang"), "uniform", 40, seed=5, block_size=20, backend="ray", step_timeout=2.0)
+
+
+def test_a_node_removed_in_mid_run_costs_nothing_but_time(cluster, tmp_path):
+    # The last test: the cluster has one node afterwards.
+    notes = tmp_path / "nodes"
+    notes.touch()
+    removed = []
+
+    def remove():
+        deadline = time.monotonic() + 60
+        while len(set(notes.read_text().split())) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.5)  # in the middle of its block
+        cluster.remove_node(cluster.second, allow_graceful=False)
+        removed.append(time.monotonic())
+
+    thread = threading.Thread(target=remove)
+    thread.start()
+    make = partial(NodeDice, 0.005, str(notes))
+    episodes = collect_episodes(make, "uniform", 160, seed=6, block_size=20, backend="ray")
+    finished = time.monotonic()
+    thread.join()
+    assert len(set(notes.read_text().split())) == 2
+    assert removed[0] < finished
+    here = collect_episodes(Dice, "uniform", 160, seed=6, block_size=20, backend="serial")
+    for name in ("lengths", "returns", "seeds"):
+        np.testing.assert_array_equal(getattr(episodes, name), getattr(here, name))
+    np.testing.assert_array_equal(episodes.ages.total, here.ages.total)
