@@ -212,7 +212,7 @@ def envpool(rounds: int) -> list[dict[str, Any]]:
 
 
 def ray(rounds: int) -> list[dict[str, Any]]:
-    id, n = "HopperBulletEnv-v0", 24576
+    id, n = "HopperBulletEnv-v0", 12288
     return [
         compare(
             f"{id}: ray on one machine / processes, 2 workers each, runs of 30 s and more",

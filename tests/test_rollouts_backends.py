@@ -225,8 +225,9 @@ def test_a_run_killed_at_a_random_moment_resumes_to_the_same_bytes(tmp_path, who
     out, partial_file = tmp_path / "episodes.npz", tmp_path / "episodes.npz.partial"
     options = ("--backend", backend, "--workers", "2")
     process = subprocess.Popen(command(out, *options), stderr=subprocess.DEVNULL)
-    wait_for(partial_file.exists)
-    time.sleep(random.Random(seed).uniform(0.5, 3.0))
+    # A whole run writes some 370,000 bytes: by size, the moment is random and yet never after the end.
+    moment = random.Random(seed).uniform(1_000, 200_000)
+    wait_for(lambda: partial_file.exists() and partial_file.stat().st_size > moment)
     process.kill()
     process.wait()
     assert partial_file.exists()
