@@ -48,6 +48,8 @@ def test_json_has_exactly_the_stable_keys_and_never_is_null():
     assert written["period"] == 20
     assert written["mixing_time"] == {"steps": None, "episodes": None, "low": None, "high": None}
     assert written["perturbed_mixing_time"]["episodes"] == pytest.approx(2.7)  # the paper: 3 AEL
+    assert set(written["perturbed_mixing_time"]) == {"steps", "episodes", "low", "high", "epsilon"}
+    assert written["perturbed_mixing_time"]["low"] == written["perturbed_mixing_time"]["high"] == 54  # no doubt
     assert set(written["recommendation"]) == {"strategy", "parameters", "code", "distance", "one_off_cost", "waste"}
     assert written["recommendation"]["distance"] < 0.01
     assert written["recommendation"]["waste"] == 0

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from processes import (
@@ -41,9 +41,6 @@ from steadyrl import (
     steady_state_policy_gradient,
     total_variation,
 )
-
-settings.register_profile("steadyrl", deadline=None, derandomize=True, max_examples=60)
-settings.load_profile("steadyrl")
 
 perturbations = st.one_of(
     st.builds(Perturbation, st.floats(0.01, 0.99), st.booleans()),

@@ -34,6 +34,7 @@ from steadyrl.renewal import EpisodeLengths, as_gymnasium_lengths, phase_distanc
 Array = NDArray[np.float64]
 
 _WORK = 2e7  # time steps that all resamples of a mixing time may take together
+_PERTURBED_WORK = 1e8  # lengths times time that all half-samples of a perturbed mixing time may take together
 _FEWEST = 40
 _NOISE = 1 / (math.sqrt(2) - 1)
 
@@ -170,6 +171,31 @@ def bootstrap(
     )
 
 
+def perturbed_mixing_time(
+    lengths: EpisodeLengths,
+    episodes: int,
+    perturbation: Perturbation,
+    *,
+    rng: np.random.Generator,
+    tolerance: float = 0.01,
+    level: float = 0.9,
+) -> Interval:
+    """Return the mixing time under a perturbation with its interval, by half-samples; the perturbation stays the same.
+
+    Where lengths and time are long the ends are not computed, and not a number.
+    """
+    _check_level(level)
+    reach = int(1000 * lengths.mean) + 1
+    time = mixing_time_or_never(lengths, tolerance, reach, perturbation)
+    count = int(min(_PERTURBED_WORK / (lengths.longest * max(min(time, reach), 1)), 60))
+    if count < 10:
+        return Interval(time, math.nan, math.nan)
+    halves = _half_samples(lengths, episodes, count, rng)
+    return _time_interval(
+        time, np.array([mixing_time_or_never(half, tolerance, reach, perturbation) for half in halves]), level
+    )
+
+
 def _half_samples(lengths: EpisodeLengths, episodes: int, count: int, rng: np.random.Generator) -> list[EpisodeLengths]:
     support = np.flatnonzero(lengths.probabilities)
     seen = np.rint(lengths.probabilities[support] * episodes).astype(np.int64)
@@ -200,8 +226,8 @@ def _time_interval(value: float, halves: Array, level: float) -> Interval:
     logs = np.log(np.maximum(finite, 1.0))
     ends = [float(end) for end in _centred(np.array(math.log(max(value, 1.0))), logs, level, _NOISE)]
     never = len(finite) < len(halves) * (1 + level) / 2
-    high = math.inf if never else max(math.ceil(math.exp(ends[1])), value)
-    return Interval(value, min(math.floor(math.exp(ends[0])), value), high)
+    high = math.inf if never else max(math.ceil(math.exp(ends[1]) - 1e-9), value)
+    return Interval(value, min(math.floor(math.exp(ends[0]) + 1e-9), value), high)
 
 
 def _check_level(level: float) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steadyrl.batches import batch_distance
-from steadyrl.confidence import Interval, LengthsConfidence, bootstrap, mixing_time_or_never
+from steadyrl.confidence import Interval, LengthsConfidence, bootstrap, perturbed_mixing_time
 from steadyrl.convergence import Convergence, convergence
 from steadyrl.errors import LengthsError, MissingExtraError
 from steadyrl.gathering import Gathered, gather
@@ -23,7 +23,7 @@ from steadyrl.moments import MarginalMoments, marginal_moments
 from steadyrl.perturbation import Perturbation
 from steadyrl.renewal import EpisodeLengths, as_gymnasium_lengths
 from steadyrl.rollouts.episodes import AgeSums
-from steadyrl.strategies import Recommendation, Strategy, recommend
+from steadyrl.strategies import LONGEST_EXACT, Recommendation, Strategy, recommend
 
 Array = NDArray[np.float64]
 
@@ -75,7 +75,8 @@ class Diagnosis:
     confidence: LengthsConfidence
     epsilon: float | None
     """The paper's, 1 - 1/E[T]."""
-    perturbed_mixing_time: float
+    perturbed: Interval
+    """The mixing time under the paper's perturbation, in steps; its ends are not a number where they take too long."""
     batches: Array
     """The distance of the first updates' batches, if nothing is done."""
     recommendation: Recommendation
@@ -90,6 +91,11 @@ class Diagnosis:
     def mixing_time(self) -> Interval:
         """The raw process's, in steps."""
         return self.confidence.mixing_time
+
+    @property
+    def perturbed_mixing_time(self) -> float:
+        """Under the paper's perturbation, in steps."""
+        return self.perturbed.value
 
     @property
     def phase_locked(self) -> bool:
@@ -118,6 +124,8 @@ class Diagnosis:
                 "perturbed_mixing_time": {
                     "steps": perturbed,
                     "episodes": perturbed / mean.value,
+                    "low": self.perturbed.low,
+                    "high": self.perturbed.high,
                     "epsilon": self.epsilon,
                 },
                 "recommendation": {
@@ -244,9 +252,7 @@ def analyse(
         lengths=lengths,
         confidence=confidence,
         epsilon=None if paper is None else paper.epsilon,
-        perturbed_mixing_time=found["recursive-epsilon"].steady_after
-        if paper is not None
-        else mixing_time_or_never(lengths, tolerance, 1000),
+        perturbed=_perturbed(lengths, count, paper, found, tolerance, rng),
         batches=batch_distance(lengths, n_steps, UPDATES),
         recommendation=found,
         truncated=truncated,
@@ -255,6 +261,21 @@ def analyse(
         warnings=(*_warnings(gathered, confidence, truncated), *missing),
         provenance=gathered.provenance,
     )
+
+
+def _perturbed(
+    lengths: EpisodeLengths,
+    episodes: int,
+    paper: Perturbation | None,
+    found: Recommendation,
+    tolerance: float,
+    rng: np.random.Generator,
+) -> Interval:
+    if paper is None:  # every episode is its reset alone: steady at once
+        return Interval(0.0, 0.0, 0.0)
+    if lengths.longest > LONGEST_EXACT:
+        return Interval(found["recursive-epsilon"].steady_after, math.nan, math.nan)
+    return perturbed_mixing_time(lengths, episodes, paper, rng=rng, tolerance=tolerance)
 
 
 def _marginals(

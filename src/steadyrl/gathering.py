@@ -53,7 +53,6 @@ def gather(
     enough: Callable[[NDArray[np.int64]], bool],
     *,
     at_most: int,
-    at_once: int | None = None,
     seed: int = 0,
     backend: str = "auto",
     workers: int | None = None,
@@ -73,7 +72,7 @@ def gather(
     have = 0
     size = plan.task.observations.size
     while have < at_most:
-        wanted = min(at_once or max(FIRST, have), at_most - have, _fits(parts, size))
+        wanted = min(max(FIRST, have), at_most - have, _fits(parts, size))
         part = collect_episodes(
             environment,
             plan.task.policy,

@@ -40,12 +40,13 @@ from steadyrl.renewal import EpisodeLengths, phase_distance
 
 Array = NDArray[np.float64]
 
+LONGEST_EXACT = 1000
+"""Lengths above this are counted in units of several steps where a detour is involved."""
 UPDATES = 1000
 """Updates of training after which costs are compared, unless told otherwise."""
 _SPAN = 30  # average episode lengths over which d(t) is computed for every way
 _MOST = 100_000
 _NEGLIGIBLE = 1e-3
-_COARSE = 1000  # lengths above which perturbed distances are computed in units of several steps
 
 
 @dataclass(frozen=True)
@@ -356,16 +357,16 @@ def _perturbed_distance(
     Lengths above 1,000 are counted in units of c steps, and a detour in as many units on average; d at a multiple of
     c is off by some c / E[T] (up to 4 were seen), and it is the same in between.
     """
-    unit = -(-lengths.longest // _COARSE)
+    unit = -(-lengths.longest // LONGEST_EXACT)
     if unit == 1:
-        after = mixing_time_or_never(lengths, tolerance, min(_longest(lengths), _COARSE * 100), perturbation)
+        after = mixing_time_or_never(lengths, tolerance, min(_longest(lengths), LONGEST_EXACT * 100), perturbation)
         return phase_distance(lengths, steps, perturbation)[1:], after, ""
     coarse = np.bincount(-(-np.arange(len(lengths.probabilities)) // unit), lengths.probabilities)
     rough = EpisodeLengths(coarse / coarse.sum())
     mean = perturbation.mean_detour / unit
     detour = Perturbation(mean / (1 + mean)) if perturbation.recursive else Perturbation(mean, recursive=False)
     distance = np.repeat(phase_distance(rough, steps // unit + 1, detour)[1:], unit)[:steps]
-    after = unit * mixing_time_or_never(rough, tolerance, min(_longest(rough), _COARSE * 100), detour)
+    after = unit * mixing_time_or_never(rough, tolerance, min(_longest(rough), LONGEST_EXACT * 100), detour)
     return distance, after, f"computed in units of {unit} steps: good to about {4 * unit / lengths.mean:.1g}"
 
 
