@@ -98,7 +98,8 @@ def test_files_that_do_not_fit_or_are_not_policies_are_refused(tmp_path):
 
 
 def test_the_safetensors_library_reads_what_is_written(tmp_path):
-    numpy_safetensors = pytest.importorskip("safetensors.numpy")
+    from safetensors import numpy as numpy_safetensors
+
     path = tmp_path / "a.safetensors"
     write_safetensors(path, {"w": np.arange(6.0).reshape(2, 3)}, {"kind": "test"})
     np.testing.assert_array_equal(numpy_safetensors.load_file(path)["w"], np.arange(6.0).reshape(2, 3))
