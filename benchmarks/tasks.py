@@ -27,8 +27,8 @@ from steadyrl import (
     average_episode_length,
     episode_performance,
     expected_visits,
+    extend_policy,
     policy_gradient,
-    repeat_policy,
     softmax_policy,
     stationary_distribution,
     steady_state_policy_gradient,
@@ -118,7 +118,7 @@ def limited(n: int, limit: int, seed: int) -> dict[str, Any]:
     """The grid with a time limit, under the uniform policy and one that changes at every step."""
     base, _ = grid(n)
     process, construction = clock(lambda: base.with_time_limit(limit))
-    uniform = repeat_policy(process, uniform_policy(base))
+    uniform = extend_policy(process, uniform_policy(base))
     changing = np.random.default_rng(seed).dirichlet(np.ones(4), size=process.n_states)
     result: dict[str, Any] = {"states": process.n_states, "construction": construction}
     result["transitions"] = sum(matrix.nnz for matrix in base.transitions) * limit

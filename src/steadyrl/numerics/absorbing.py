@@ -260,7 +260,8 @@ def _topological_order(graph: Any) -> NDArray[np.int64] | None:
 def _envelope_work(graph: Any) -> float:
     """Return the multiplications of a factorisation within the Cuthill-McKee envelope."""
     n = graph.shape[0]
-    pattern = (graph + graph.T).tocsr()
+    ones = sp.csr_array((np.ones(graph.nnz, dtype=np.int8), graph.indices, graph.indptr), graph.shape)
+    pattern = ones + ones.T.tocsr()
     order = reverse_cuthill_mckee(pattern, symmetric_mode=True)
     position = np.empty(n, dtype=np.int64)
     position[order] = np.arange(n)

@@ -19,9 +19,10 @@ def reachable(graph: Any, sources: Mask) -> Mask:
     if not sources.any():
         return np.zeros(n, dtype=bool)
     # One extra node with an edge to every source turns many sources into one.
-    hub = sp.csr_array(sources.astype(np.int8)[None, :])
-    extended = sp.vstack([graph, hub]).tocsr()
-    extended = sp.csr_array((extended.data, extended.indices, extended.indptr), (n + 1, n + 1))
+    starts = np.flatnonzero(sources)
+    indices = np.concatenate([graph.indices, starts.astype(graph.indices.dtype)])
+    indptr = np.append(graph.indptr, graph.indptr[-1] + len(starts))
+    extended = sp.csr_array((np.ones(len(indices), dtype=np.int8), indices, indptr), (n + 1, n + 1))
     order = breadth_first_order(extended, n, directed=True, return_predecessors=False)
     found = np.zeros(n + 1, dtype=bool)
     found[order] = True

@@ -33,28 +33,40 @@ _MAX_ITERATIONS = 100
 
 @dataclass(frozen=True)
 class _Level:
+    """One level, in single precision: a preconditioner need not be exact, and its cost is memory traffic."""
+
     a: Any  # csr_array
-    step: Array  # damping over the diagonal
+    step: NDArray[np.float32]  # damping over the diagonal
     interpolate: Any
     restrict: Any
+
+    @classmethod
+    def of(cls, a: Any, step: Array, interpolate: Any, restrict: Any) -> _Level:
+        return cls(*(part.astype(np.float32) for part in (a, step, interpolate, restrict)))
 
 
 @dataclass(frozen=True)
 class Hierarchy:
     """The levels of a multigrid preconditioner, finest first; `transposed` is the one for x A = b."""
 
+    matrix: Any
     levels: tuple[_Level, ...]
     coarsest: Callable[[Array], Array] | None
 
-    def cycle(self, b: Array, depth: int = 0) -> Array:
+    def precondition(self, b: Array) -> Array:
         """Return roughly the solution of A y = b: one V-cycle."""
+        scale = float(np.abs(b).max()) or 1.0
+        return self._cycle((b / scale).astype(np.float32), 0).astype(float) * scale
+
+    def _cycle(self, b: NDArray[np.float32], depth: int) -> NDArray[np.float32]:
         if depth == len(self.levels):
-            return np.zeros_like(b) if self.coarsest is None else self.coarsest(b)
+            coarse = np.zeros(len(b)) if self.coarsest is None else self.coarsest(b.astype(float))
+            return coarse.astype(np.float32)
         level = self.levels[depth]
         y = level.step * b
         for _ in range(_SWEEPS - 1):
             y += level.step * (b - level.a @ y)
-        y += level.interpolate @ self.cycle(level.restrict @ (b - level.a @ y), depth + 1)
+        y += level.interpolate @ self._cycle(level.restrict @ (b - level.a @ y), depth + 1)
         for _ in range(_SWEEPS):
             y += level.step * (b - level.a @ y)
         return y
@@ -67,31 +79,32 @@ class Hierarchy:
             for level in self.levels
         )
         coarsest = self.coarsest
-        return Hierarchy(levels, None if coarsest is None else lambda b: coarsest(b, "T"))  # type: ignore[call-arg]
+        solve = None if coarsest is None else lambda b: coarsest(b, "T")  # type: ignore[call-arg]
+        return Hierarchy(self.matrix.T.tocsr(), levels, solve)
 
 
 def build(a: Any) -> Hierarchy:
     """Coarsen the M-matrix `a` until a direct solver can take over, or it no longer pays."""
-    levels: list[_Level] = []
+    finest, levels = a, list[_Level]()
     rng = np.random.default_rng(0)  # ties between states: any fixed choice will do
     while a.shape[0] > _COARSEST:
         diagonal = a.diagonal()
         coarse = _coarsen(a, diagonal, rng)
         if coarse is None:
             none = sp.csr_array((a.shape[0], 1))
-            levels.append(_Level(a, _DAMPING / diagonal, none, none.T.tocsr()))
-            return Hierarchy(tuple(levels), None)
+            levels.append(_Level.of(a, _DAMPING / diagonal, none, none.T.tocsr()))
+            return Hierarchy(finest, tuple(levels), None)
         interpolate, restrict, smaller = coarse
-        levels.append(_Level(a, _DAMPING / diagonal, interpolate, restrict))
+        levels.append(_Level.of(a, _DAMPING / diagonal, interpolate, restrict))
         a = smaller
     lu = splu(a.tocsc())
-    return Hierarchy(tuple(levels), lu.solve)
+    return Hierarchy(finest, tuple(levels), lu.solve)
 
 
 def solve(hierarchy: Hierarchy, rhs: Array, *, rtol: float) -> Array | None:
     """Return y with A y = rhs to the relative residual `rtol`, None if it stalls."""
-    a = hierarchy.levels[0].a
-    cycle = LinearOperator(a.shape, hierarchy.cycle, dtype=float)
+    a = hierarchy.matrix
+    cycle = LinearOperator(a.shape, hierarchy.precondition, dtype=float)
     with np.errstate(all="ignore"):  # a breakdown shows as info != 0 or as a residual
         y, info = bicgstab(a, rhs, rtol=rtol, atol=0.0, maxiter=_MAX_ITERATIONS, M=cycle)
     return y if info == 0 and np.isfinite(y).all() else None
