@@ -14,8 +14,6 @@ from scripted import Dice, same
 from steadyrl import EpisodeTooLongError, MissingExtraError, RolloutError, collect_episodes, collect_samples
 from steadyrl.rollouts import envpools
 
-pytest.importorskip("envpool")
-
 TWINS = [
     ("CartPole-v1", "uniform", 2000, {}),
     ("FrozenLake-v1", "uniform", 2000, {}),

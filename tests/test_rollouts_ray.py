@@ -6,11 +6,11 @@ from functools import partial
 
 import numpy as np
 import pytest
+import ray
 
 from scripted import Dice, Faulty, NodeDice, same
 from steadyrl import EnvironmentRaisedError, StepTimeoutError, collect_episodes
 
-ray = pytest.importorskip("ray")
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

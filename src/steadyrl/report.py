@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from steadyrl.diagnosis import Diagnosis, Marginals
 from steadyrl.screen import rows, steps, verdict
 from steadyrl.storage import write_atomically
-from steadyrl.strategies import Strategy
+from steadyrl.strategies import Strategy, names_to_come
 
 Array = NDArray[np.float64]
 
@@ -48,7 +48,7 @@ def render(found: Diagnosis, *, command: str = "") -> str:
     knob = _KNOB if found.epsilon is not None else ""
     body = f"""<h1>{title}</h1>
 <p class="verdict" id="verdict">{escape(verdict(found))}</p>
-<div class="do" id="code"><code>{escape(found.recommendation.code)}</code></div>
+<div class="do" id="code"><code>{escape(found.recommendation.code)}</code>{_to_come(found.recommendation.code)}</div>
 {"".join(f'<p class="warning">{escape(text)}</p>' for text in found.warnings)}
 <div class="scroll"><table><tbody>{"".join(_row(name, text) for name, text in rows(found))}</tbody></table></div>
 <h2>Episode lengths</h2>
@@ -205,6 +205,11 @@ def _run(found: Diagnosis, command: str) -> list[tuple[str, str]]:
         ("versions", ", ".join(f"{name} {number}" for name, number in sorted(versions.items()))),
     ]
     return result
+
+
+def _to_come(code: str) -> str:
+    names = names_to_come(code)
+    return f"<p>{', '.join(names)}: not in this version of steadyrl yet.</p>" if names else ""
 
 
 def _row(name: str, text: str) -> str:

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from steadyrl.diagnosis import Diagnosis
-from steadyrl.strategies import Strategy
+from steadyrl.strategies import Strategy, names_to_come
 
 _SHOWN = 6  # strategies on the screen; the report and --json have all
 
@@ -28,6 +28,8 @@ def print_diagnosis(found: Diagnosis, console: Console) -> None:
     console.print(_strategies(found), highlight=False)
     console.print()
     console.print(f"[bold green]do[/]  {escape(found.recommendation.code)}", highlight=False, soft_wrap=True)
+    for name in names_to_come(found.recommendation.code):
+        console.print(f"    ({name} is not in this version of steadyrl yet)", highlight=False, soft_wrap=True)
     for warning in found.warnings:
         console.print(f"[bold yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
 

@@ -15,8 +15,10 @@ leaves things as they are where that loses less than a thousandth of H more.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -416,3 +418,9 @@ def _far_enough(compute: Callable[[int], Array], lengths: EpisodeLengths, steps:
 
 def _longest(lengths: EpisodeLengths) -> int:
     return int(1000 * lengths.mean) + 1
+
+
+def names_to_come(code: str) -> list[str]:
+    """Return the names in a line of code that this version of steadyrl does not have yet."""
+    module = import_module("steadyrl")
+    return [name for name in re.findall(r"steadyrl\.(\w+)", code) if not hasattr(module, name)]
