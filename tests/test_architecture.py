@@ -66,6 +66,10 @@ ORDER = [
     "diagnosis",
     "screen",
     "report",
+    "commands.options",
+    "commands.check",
+    "commands.collect",
+    "commands.diagnose",
     "cli",
     "__main__",
 ]

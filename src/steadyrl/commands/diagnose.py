@@ -1,0 +1,102 @@
+"""`steadyrl diagnose`: is this data at steady state, when will it be, and what is the cheapest cure?"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+
+from steadyrl import diagnosis
+from steadyrl.commands.options import make_arguments
+from steadyrl.diagnosis import analyse
+from steadyrl.errors import RolloutError
+from steadyrl.lengthfiles import read_lengths
+from steadyrl.report import write_report
+from steadyrl.screen import print_diagnosis
+from steadyrl.storage import write_atomically
+
+
+def diagnose(
+    environment: Annotated[
+        str | None, typer.Argument(help="A Gymnasium id: CartPole-v1, Humanoid-v5, or package:Name-v0.")
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Diagnose saved episodes (.npz) or lengths (.txt, .csv, .npy, Stable-Baselines3's monitor.csv).",
+        ),
+    ] = None,
+    policy: Annotated[
+        str, typer.Option(help="'uniform', 'gaussian' (a random 64 x 64 network), or a policy file.")
+    ] = "uniform",
+    episodes: Annotated[
+        int | None, typer.Option(help="How many; by default until the mixing time is known within 10%.")
+    ] = None,
+    num_envs: Annotated[int, typer.Option(help="Copies that run side by side in training.")] = 64,
+    n_steps: Annotated[int, typer.Option(help="Steps of each copy between two updates.")] = 16,
+    tolerance: Annotated[float, typer.Option(help="The distance at which data counts as steady.")] = 0.01,
+    max_episodes: Annotated[int, typer.Option(help="Where collecting stops in any case.")] = 20_000,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    backend: Annotated[str, typer.Option(help="'auto', 'serial', 'processes', 'envpool' or 'ray'.")] = "auto",
+    workers: Annotated[int | None, typer.Option(help="Processes, or EnvPool's threads; by default one a core.")] = None,
+    make: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE for gymnasium.make, as in max_episode_steps=200; repeatable.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write report.html and diagnosis.json to this directory (made if need be).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Diagnose an environment: is its data at steady state, when will it be, and what is the cheapest cure?
+
+    Collects episodes, computes from their lengths when the endless loop of episodes is at steady state, compares the
+    ways to bring it there, and recommends one, with its line of code.
+
+    Examples:
+    `steadyrl diagnose Humanoid-v5 --num-envs 256 --n-steps 16 --policy gaussian --out report/`
+
+    `steadyrl diagnose --from monitor.csv`
+    """
+    if (environment is None) == (source is None):
+        raise RolloutError("name an environment, or give --from FILE with episode lengths: one of the two")
+    console = Console(stderr=True)
+    if source is not None:
+        gathered = read_lengths(source)
+        with console.status(f"analysing {len(gathered.lengths):,} episodes"):
+            found = analyse(
+                gathered, tolerance=tolerance, num_envs=num_envs, n_steps=n_steps, rng=np.random.default_rng([seed, 4])
+            )
+    else:
+        found = diagnosis.diagnose(
+            environment,
+            policy,
+            episodes=episodes,
+            tolerance=tolerance,
+            num_envs=num_envs,
+            n_steps=n_steps,
+            seed=seed,
+            max_episodes=max_episodes,
+            backend=backend,
+            workers=workers,
+            make_arguments=make_arguments(make or []),
+            progress=not as_json,
+        )
+    text = json.dumps(found.as_json(), indent=2)
+    if as_json:
+        typer.echo(text)
+        for warning in found.warnings:
+            console.print(f"warning: {warning}", highlight=False, markup=False, soft_wrap=True)
+    else:
+        print_diagnosis(found, Console())
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_report(found, out / "report.html", command=shlex.join(["steadyrl", *sys.argv[1:]]))
+        write_atomically(out / "diagnosis.json", text.encode())
+        console.print(f"wrote {out / 'report.html'} and diagnosis.json", highlight=False, markup=False, soft_wrap=True)
