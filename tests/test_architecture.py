@@ -60,6 +60,8 @@ ORDER = [
     "rollouts.planning",
     "rollouts.jumping",
     "rollouts.collect",
+    "wrappers.pools",
+    "wrappers.envpool_vector",
     "gathering",
     "lengthfiles",
     "convergence",

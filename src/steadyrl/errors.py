@@ -60,6 +60,14 @@ class MissingExtraError(SteadyrlError):
     """An optional dependency is not installed; the message has the pip line."""
 
 
+class PoolError(SteadyrlError):
+    """EnvPool cannot make, reset or step what is asked of it."""
+
+
+class ResetMaskError(SteadyrlError, TypeError):
+    """The reset mask is not a boolean array with one entry for each copy, at least one of them set."""
+
+
 class RolloutError(SteadyrlError):
     """Collecting cannot start or go on: a bad environment, option, backend or checkpoint."""
 

@@ -1,0 +1,1 @@
+"""The cures: wrappers that bring live environments to steady state."""
