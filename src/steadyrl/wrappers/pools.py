@@ -140,6 +140,13 @@ def copied(rows: Any) -> Any:
     return {key: copied(part) for key, part in rows.items()} if isinstance(rows, dict) else rows.copy()
 
 
+def row_of(rows: Any, i: int) -> Any:
+    """Return a copy of one row of a batch (arrays, or dicts of them); a number of a batch of numbers."""
+    if isinstance(rows, dict):
+        return {key: row_of(part, i) for key, part in rows.items()}
+    return rows[i].copy()
+
+
 def _known(id: str, num_envs: int, arguments: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     """EnvPool's settings, observation space and action space of this environment."""
     try:
