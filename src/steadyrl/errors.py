@@ -68,6 +68,14 @@ class ResetMaskError(SteadyrlError, TypeError):
     """The reset mask is not a boolean array with one entry for each copy, at least one of them set."""
 
 
+class VecEnvError(SteadyrlError):
+    """The VecEnv of Stable-Baselines3 cannot be staggered, or not be made as asked."""
+
+
+class PhaseLockWarning(UserWarning):
+    """Copies of an environment march in step, so that batches are not at steady state."""
+
+
 class RolloutError(SteadyrlError):
     """Collecting cannot start or go on: a bad environment, option, backend or checkpoint."""
 

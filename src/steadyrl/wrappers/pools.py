@@ -124,6 +124,9 @@ def write_rows(into: Any, at: Any, rows: Any) -> None:
     if isinstance(into, dict):
         for key, part in into.items():
             write_rows(part, at, rows[key])
+    elif isinstance(into, tuple):
+        for part, row in zip(into, rows, strict=True):
+            write_rows(part, at, row)
     else:
         into[at] = rows
 
@@ -144,6 +147,8 @@ def row_of(rows: Any, i: int) -> Any:
     """Return a copy of one row of a batch (arrays, or dicts of them); a number of a batch of numbers."""
     if isinstance(rows, dict):
         return {key: row_of(part, i) for key, part in rows.items()}
+    if isinstance(rows, tuple):
+        return tuple(row_of(part, i) for part in rows)
     return rows[i].copy()
 
 

@@ -12,9 +12,7 @@ from steadyrl.errors import MissingExtraError
 try:
     import stable_baselines3  # noqa: F401
 except ImportError as error:
-    raise MissingExtraError(
-        'this needs Stable-Baselines3; install it with: pip install "steadyrl[sb3]"'
-    ) from error
+    raise MissingExtraError('this needs Stable-Baselines3; install it with: pip install "steadyrl[sb3]"') from error
 
 from steadyrl.integrations.sb3.callback import SteadyStateCallback
 from steadyrl.integrations.sb3.envpool import EnvPoolVecEnv

@@ -1,7 +1,7 @@
 """A pool of EnvPool as a vector environment of Stable-Baselines3, with what `Monitor` would add.
 
-Stable-Baselines3 resets within the step that ends an episode; EnvPool at the step after. Copies that have ended are reset at
-once here, in one more call for these alone.
+Stable-Baselines3 resets within the step that ends an episode; EnvPool at the step after. Copies that have ended
+are reset at once here, in one more call for these alone.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class EnvPoolVecEnv(VecEnv):
         infos: list[dict[str, Any]] = [{"TimeLimit.truncated": False} for _ in range(self.num_envs)]
         if dones.any():
             ended = np.flatnonzero(dones).astype(np.int32)
-            for i in ended:
+            for i in ended.tolist():
                 infos[i].update(row_of(info, i))
                 infos[i]["TimeLimit.truncated"] = bool(truncated[i] and not terminated[i])
                 infos[i]["terminal_observation"] = row_of(observations, i)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np  # noqa: F401  (for the example)
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
@@ -38,8 +39,8 @@ def make_steady_vec_env(
         n_envs: how many copies.
         delays: as for `SteadyVecEnv`.
         seed: copy i gets seed + i.
-        backend: "envpool", "dummy" (one process), "subproc" (a process a copy), or "auto": EnvPool where it is known to have
-            the same environment and nothing else is asked for, else "dummy", as in Stable-Baselines3's `make_vec_env`.
+        backend: "envpool", "dummy" (one process), "subproc" (a process a copy), or "auto": EnvPool where it is known
+            to have the same environment and nothing else is asked for, else "dummy", as `make_vec_env` does.
         tolerance: the distance from steady state that "auto" delays put up with.
         n_steps: steps of the batches that "auto" delays watch; the n_steps of PPO or A2C.
         env_kwargs: for `gymnasium.make`, or EnvPool's.
@@ -65,8 +66,8 @@ def make_steady_vec_env(
     if backend == "envpool":
         if extras:
             raise VecEnvError(
-                f"backend is 'envpool' and {' and '.join(extras)} was given; EnvPool's copies have no wrappers of their own: "
-                "use 'dummy' or 'subproc', or wrap the VecEnv instead (VecMonitor, VecNormalize, ...)"
+                f"backend is 'envpool' and {' and '.join(extras)} was given; EnvPool's copies have no wrappers of "
+                "their own: use 'dummy' or 'subproc', or wrap the VecEnv instead (VecMonitor, VecNormalize, ...)"
             )
         if not isinstance(env_id, str):
             raise VecEnvError(f"backend is 'envpool' and env_id is {env_id!r}; EnvPool makes environments by name only")

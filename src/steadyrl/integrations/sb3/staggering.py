@@ -1,8 +1,8 @@
 """Copies of an existing VecEnv brought to steady state, and kept there.
 
 Each copy's episode is cut short once, at the time that its delay says. To the learner a cut is a time limit:
-`dones[i]` with `TimeLimit.truncated` and the `terminal_observation` from which it bootstraps, so that every transition is a
-real one and none is wasted. The copy goes on with a fresh episode at once.
+`dones[i]` with `TimeLimit.truncated` and the `terminal_observation` from which it bootstraps, so that every transition
+is a real one and none is wasted. The copy goes on with a fresh episode at once.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from steadyrl.wrappers.pools import row_of, write_rows
 class SteadyVecEnv(VecEnvWrapper):
     """A bare VecEnv whose copies are staggered.
 
-    Wrap it first, and put `VecNormalize`, `VecFrameStack`, `VecMonitor` and the like on top. Episodes that were cut have
-    `infos[i]["staggered"]`; a `Monitor` underneath leaves them out of its statistics, a `VecMonitor` on top does not.
+    Wrap it first, and put `VecNormalize`, `VecFrameStack`, `VecMonitor` and the like on top. Episodes that were
+    cut have `infos[i]["staggered"]`; a `Monitor` underneath leaves them out of its statistics, a `VecMonitor` on
+    top does not.
 
     Args:
         venv: a DummyVecEnv, SubprocVecEnv, EnvPoolVecEnv, or another that is no wrapper.
@@ -78,8 +79,8 @@ class SteadyVecEnv(VecEnvWrapper):
         cut = self.staggering.cuts(dones)
         if cut.any():
             infos = list(infos)
-            ids = np.flatnonzero(cut)
-            fresh = self.venv.env_method("reset", indices=ids.tolist())
+            ids = np.flatnonzero(cut).tolist()
+            fresh = self.venv.env_method("reset", indices=ids)
             for i, (first, info) in zip(ids, fresh, strict=True):
                 infos[i].update(
                     {
@@ -103,15 +104,16 @@ def _check_bare(venv: VecEnv) -> None:
     if isinstance(venv, VecEnvWrapper):
         name = type(venv).__name__
         raise VecEnvError(
-            f"venv is a {name}; when a copy is cut its reset would go past the {name}, which would miss it. Wrap the bare "
-            f"VecEnv first and put the {name} on top: {name}(SteadyVecEnv(venv), ...)"
+            f"venv is a {name}; when a copy is cut its reset would go past the {name}, which would miss it. Wrap the "
+            f"bare VecEnv first and put the {name} on top: {name}(SteadyVecEnv(venv), ...)"
         )
     if any(venv.env_is_wrapped(EpisodicLifeEnv)):
         raise VecEnvError(
-            "these environments are wrapped in EpisodicLifeEnv, whose reset goes on with the running game while lives are "
-            "left, so that a copy cannot be restarted; make them with wrapper_kwargs=dict(terminal_on_life_loss=False)"
+            "these environments are wrapped in EpisodicLifeEnv, whose reset goes on with the running game while "
+            "lives are left, so that a copy cannot restart; make them with wrapper_kwargs=dict(terminal_on_life_loss=False)"
         )
     if venv.has_attr("allow_early_resets") and not all(venv.get_attr("allow_early_resets")):
         raise VecEnvError(
-            "the environments' Monitor has allow_early_resets=False, so that no episode can be cut short; leave that out"
+            "the environments' Monitor has allow_early_resets=False, so that no episode can be cut short; leave "
+            "that out"
         )
