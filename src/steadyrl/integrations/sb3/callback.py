@@ -16,6 +16,7 @@ from steadyrl.phase import PhaseReport, PhaseTracker
 from steadyrl.renewal import phase_mixing_time
 
 _WITHOUT_ROLLOUTS = 16  # steps of a batch, for algorithms that have none of their own
+_BEYOND_DOUBT = 1.62  # times the noise of one batch in a thousand: 5 standard errors, for a long run has many batches
 _NEVER = 100  # average episode lengths after which mixing is not worth waiting for
 _MOVED = 0.02  # relative change of E[T] after which the mixing time is computed anew
 _OLD = 50  # reports after which it is in any case
@@ -44,6 +45,7 @@ class SteadyStateCallback(BaseCallback):
         self._n_steps, self._tolerance = n_steps, tolerance
         self._tracker: PhaseTracker | None = None
         self._warned = False
+        self._cut = False  # whether copies were cut in this batch
         self._reported = 0
         self._mixing_time, self._mixing_mean, self._mixing_at = math.nan, math.nan, 0
 
@@ -71,6 +73,7 @@ class SteadyStateCallback(BaseCallback):
             for i in np.flatnonzero(dones):
                 cut[i] = self.locals["infos"][i].get("staggered", False)
             dones = dones & ~cut
+            self._cut = self._cut or bool(cut.any())
         self._tracker.update(dones, cut)
         return True
 
@@ -86,8 +89,10 @@ class SteadyStateCallback(BaseCallback):
             self.logger.record("steady/mixing_time", self._current_mixing_time(report.average_episode_length))
         if not math.isnan(report.distance):
             self.logger.record("steady/phase_distance", report.distance)
-        if report.phase_locked and not self._warned:
+        beyond_doubt = report.phase_locked and report.distance > _BEYOND_DOUBT * report.noise
+        if beyond_doubt and not (self._cut or self._warned):
             self._warn(report)
+        self._cut = False
 
     def _current_mixing_time(self, mean: float) -> float:
         """In steps of the stream; computed anew only if episodes have changed, since it can take a while."""
