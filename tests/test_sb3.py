@@ -35,7 +35,7 @@ from stable_baselines3.common.vec_env import (
 
 from scripted import Clock, Dice, Push
 from steadyrl import DelaysError, EpisodeLengths, design_delays
-from steadyrl.errors import PhaseLockWarning, PoolError, VecEnvError
+from steadyrl.errors import PhaseLockWarning, PoolError, WrapperError
 from steadyrl.integrations.sb3 import EnvPoolVecEnv, SteadyStateCallback, SteadyVecEnv, make_steady_vec_env
 from steadyrl.wrappers.envpool_vector import EnvPoolVectorEnv
 
@@ -219,7 +219,7 @@ def test_dict_observations_are_cut_too(vec):
     ],
 )
 def test_what_cannot_be_staggered_is_refused(make, words):
-    with pytest.raises(VecEnvError, match=words):
+    with pytest.raises(WrapperError, match=words):
         SteadyVecEnv(make())
 
 
@@ -257,7 +257,7 @@ def test_envpool_in_one_step_and_in_the_next_are_the_same_episodes(limit):
                 same[i].append(observations[i])
                 ended.append(infos[i])
     for _ in range(150):
-        observations, _, terminated, truncated, info = theirs.step(noise[taken, np.arange(5)].astype(np.int64))
+        observations, *_, info = theirs.step(noise[taken, np.arange(5)].astype(np.int64))
         for i in range(5):
             following[i].append(observations[i])
         taken += info["elapsed_step"] > 0
@@ -368,9 +368,9 @@ def test_seeds_make_the_whole_stream():
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({"backend": "gpu"}, VecEnvError, "'auto', 'envpool', 'dummy' or 'subproc'"),
-        ({"backend": "envpool", "monitor_dir": "x"}, VecEnvError, "monitor_dir was given"),
-        ({"env_id": Clock, "backend": "envpool"}, VecEnvError, "by name only"),
+        ({"backend": "gpu"}, WrapperError, "'auto', 'envpool', 'dummy' or 'subproc'"),
+        ({"backend": "envpool", "monitor_dir": "x"}, WrapperError, "monitor_dir was given"),
+        ({"env_id": Clock, "backend": "envpool"}, WrapperError, "by name only"),
         ({"env_id": "CartPol-v1", "backend": "envpool"}, PoolError, "near names: CartPole-v1"),
     ],
 )

@@ -60,24 +60,30 @@ class MissingExtraError(SteadyrlError):
     """An optional dependency is not installed; the message has the pip line."""
 
 
-class PoolError(SteadyrlError):
-    """EnvPool cannot make, reset or step what is asked of it."""
+class WrapperError(SteadyrlError):
+    """A cure cannot be applied to this environment, or the environment broke its contract."""
 
 
-class ResetMaskError(SteadyrlError, TypeError):
-    """The reset mask is not a boolean array with one entry for each copy, at least one of them set."""
+class CopyLostError(WrapperError):
+    """A copy of a vector environment died or raised; `copies` has their numbers, where they can be told."""
 
-
-class VecEnvError(SteadyrlError):
-    """The VecEnv of Stable-Baselines3 cannot be staggered, or not be made as asked."""
+    copies: tuple[int, ...] = ()
 
 
 class PhaseLockWarning(UserWarning):
-    """Copies of an environment march in step, so that batches are not at steady state."""
+    """Copies of an environment march through their episodes in step."""
 
 
 class RolloutError(SteadyrlError):
     """Collecting cannot start or go on: a bad environment, option, backend or checkpoint."""
+
+
+class PoolError(WrapperError):
+    """EnvPool cannot make, reset or step what is asked of it."""
+
+
+class ResetMaskError(WrapperError, TypeError):
+    """The reset mask is not a boolean array with one entry for each copy, at least one of them set."""
 
 
 class EpisodeError(RolloutError):

@@ -9,7 +9,7 @@ import numpy as np  # noqa: F401  (for the example)
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
-from steadyrl.errors import VecEnvError
+from steadyrl.errors import WrapperError
 from steadyrl.integrations.sb3.envpool import EnvPoolVecEnv
 from steadyrl.integrations.sb3.staggering import SteadyVecEnv
 from steadyrl.restaggering import DelaysLike
@@ -48,7 +48,7 @@ def make_steady_vec_env(
         monitor_dir: where each Monitor writes its file (not in EnvPool).
 
     Raises:
-        VecEnvError: if the backend is none of these, or cannot do what else is asked for.
+        WrapperError: if the backend is none of these, or cannot do what else is asked for.
         PoolError: if EnvPool was asked for and does not have the environment.
 
     Example:
@@ -65,12 +65,12 @@ def make_steady_vec_env(
     venv: VecEnv
     if backend == "envpool":
         if extras:
-            raise VecEnvError(
+            raise WrapperError(
                 f"backend is 'envpool' and {' and '.join(extras)} was given; EnvPool's copies have no wrappers of "
                 "their own: use 'dummy' or 'subproc', or wrap the VecEnv instead (VecMonitor, VecNormalize, ...)"
             )
         if not isinstance(env_id, str):
-            raise VecEnvError(f"backend is 'envpool' and env_id is {env_id!r}; EnvPool makes environments by name only")
+            raise WrapperError(f"backend is 'envpool' and env_id is {env_id!r}; EnvPool makes environments by name only")
         venv = EnvPoolVecEnv(env_id, n_envs, seed=seed, **arguments)
     elif backend in _CLASSES:
         source = as_source(env_id, arguments)
@@ -83,7 +83,7 @@ def make_steady_vec_env(
             vec_env_cls=_CLASSES[backend],
         )
     else:
-        raise VecEnvError(f"backend is {backend!r}; it must be 'auto', 'envpool', 'dummy' or 'subproc'")
+        raise WrapperError(f"backend is {backend!r}; it must be 'auto', 'envpool', 'dummy' or 'subproc'")
     return SteadyVecEnv(venv, delays, seed=seed, tolerance=tolerance, n_steps=n_steps)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
-from steadyrl.errors import VecEnvError
+from steadyrl.errors import WrapperError
 from steadyrl.phase import PhaseReport
 from steadyrl.restaggering import DelaysLike, Restagger
 from steadyrl.wrappers.pools import row_of, write_rows
@@ -35,7 +35,7 @@ class SteadyVecEnv(VecEnvWrapper):
         n_steps: steps of the batches that "auto" watches.
 
     Raises:
-        VecEnvError: if `venv` is a wrapper, or its copies cannot be reset before an episode's end.
+        WrapperError: if `venv` is a wrapper, or its copies cannot be reset before an episode's end.
         DelaysError: if the delays are none of these.
     """
 
@@ -97,23 +97,23 @@ class SteadyVecEnv(VecEnvWrapper):
 
 def _check_bare(venv: VecEnv) -> None:
     if not isinstance(venv, VecEnv):
-        raise VecEnvError(
+        raise WrapperError(
             f"venv is {type(venv).__name__}, not a VecEnv of Stable-Baselines3; make one with make_vec_env, or use "
             "make_steady_vec_env. For Gymnasium's vector environments there is steadyrl.StaggeredVectorEnv"
         )
     if isinstance(venv, VecEnvWrapper):
         name = type(venv).__name__
-        raise VecEnvError(
+        raise WrapperError(
             f"venv is a {name}; when a copy is cut its reset would go past the {name}, which would miss it. Wrap the "
             f"bare VecEnv first and put the {name} on top: {name}(SteadyVecEnv(venv), ...)"
         )
     if any(venv.env_is_wrapped(EpisodicLifeEnv)):
-        raise VecEnvError(
+        raise WrapperError(
             "these environments are wrapped in EpisodicLifeEnv, whose reset goes on with the running game while "
-            "lives are left, so that a copy cannot restart; make them with wrapper_kwargs=dict(terminal_on_life_loss=False)"
+            "lives are left, so that a copy cannot restart; make them with terminal_on_life_loss=False"
         )
     if venv.has_attr("allow_early_resets") and not all(venv.get_attr("allow_early_resets")):
-        raise VecEnvError(
+        raise WrapperError(
             "the environments' Monitor has allow_early_resets=False, so that no episode can be cut short; leave "
             "that out"
         )
