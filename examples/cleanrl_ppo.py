@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 import torch
 from torch import nn
-from torch.distributions import Categorical
+from torch.distributions import Independent, Normal
 
 import steadyrl
 
@@ -27,18 +27,18 @@ import steadyrl
 class Settings:
     """What can be set; every field is an option of the command line."""
 
-    env_id: str = "CartPole-v1"
+    env_id: str = "Pendulum-v1"
     num_envs: int = 64
     n_steps: int = 16
-    updates: int = 60
+    updates: int = 100
     seed: int = 0
     learning_rate: float = 1e-3
-    discount: float = 0.99
+    discount: float = 0.9
     gae_lambda: float = 0.95
     epochs: int = 4
     minibatches: int = 4
     clip: float = 0.2
-    entropy: float = 0.01
+    entropy: float = 0.0
     value: float = 0.5
     max_gradient: float = 0.5
 
@@ -49,15 +49,16 @@ class Agent(nn.Module):
     def __init__(self, inputs: int, actions: int) -> None:
         super().__init__()
         self.policy = network(inputs, actions, scale=0.01)
+        self.log_deviation = nn.Parameter(torch.zeros(actions))
         self.critic = network(inputs, 1, scale=1.0)
 
     def value(self, observations: torch.Tensor) -> torch.Tensor:
         """Return the value of each observation."""
         return self.critic(observations).squeeze(-1)
 
-    def actions(self, observations: torch.Tensor) -> Categorical:
+    def actions(self, observations: torch.Tensor) -> Independent:
         """Return the distribution of actions at each observation."""
-        return Categorical(logits=self.policy(observations))
+        return Independent(Normal(self.policy(observations), self.log_deviation.exp()), 1)
 
 
 def network(inputs: int, outputs: int, scale: float) -> nn.Sequential:
@@ -77,7 +78,7 @@ def advantages(
     discount: float,
     gae_lambda: float,
 ) -> torch.Tensor:
-    """Return generalised advantage estimates [steps, copies]; `values` has one row more, for what follows the last step."""
+    """Return generalised advantage estimates [steps, copies]; `values` has one row more, of what follows the last."""
     found, following = torch.zeros_like(rewards), torch.zeros_like(rewards[0])
     for t in reversed(range(len(rewards))):
         surprise = rewards[t] + discount * values[t + 1] * ~terminated[t] - values[t]
@@ -101,18 +102,22 @@ def main() -> list[float]:
     if cure:  # cure
         envs = steadyrl.StaggeredVectorEnv(envs, "auto", n_steps=s.n_steps)  # cure
     envs = steadyrl.PhaseMonitor(envs, n_steps=s.n_steps, warn=False)
+    monitor = envs
     envs = gymnasium.wrappers.vector.RecordEpisodeStatistics(envs)
+    envs = gymnasium.wrappers.vector.NormalizeReward(envs, gamma=s.discount)
 
-    agent = Agent(int(np.prod(envs.single_observation_space.shape)), int(envs.single_action_space.n))
+    inputs, outputs = (int(np.prod(x.shape)) for x in (envs.single_observation_space, envs.single_action_space))
+    low, high = envs.single_action_space.low, envs.single_action_space.high
+    agent = Agent(inputs, outputs)
     optimiser = torch.optim.Adam(agent.parameters(), lr=s.learning_rate, eps=1e-5)
 
     shape = (s.n_steps, s.num_envs)
     observations = torch.zeros((*shape, *envs.single_observation_space.shape))
-    actions = torch.zeros(shape, dtype=torch.long)
+    actions = torch.zeros((*shape, outputs))
     log_probs, rewards, values = torch.zeros(shape), torch.zeros(shape), torch.zeros((s.n_steps + 1, s.num_envs))
     terminated, ended, real = (torch.zeros(shape, dtype=torch.bool) for _ in range(3))
 
-    following = torch.as_tensor(envs.reset(seed=s.seed)[0])
+    following = torch.as_tensor(envs.reset(seed=s.seed)[0], dtype=torch.float32)
     resets = torch.zeros(s.num_envs, dtype=torch.bool)
     returns: list[float] = []
     distances = []
@@ -124,8 +129,8 @@ def main() -> list[float]:
                 choice = agent.actions(following)
                 actions[t], values[t] = choice.sample(), agent.value(following)
                 log_probs[t] = choice.log_prob(actions[t])
-            batch, reward, over, cut_off, infos = envs.step(actions[t].numpy())
-            following = torch.as_tensor(batch)
+            batch, reward, over, cut_off, infos = envs.step(actions[t].numpy().clip(low, high))
+            following = torch.as_tensor(batch, dtype=torch.float32)
             rewards[t], terminated[t] = torch.as_tensor(reward), torch.as_tensor(over)
             ended[t] = resets = torch.as_tensor(over | cut_off)
             if "episode" in infos:
@@ -140,7 +145,7 @@ def main() -> list[float]:
         chosen = real.flatten().nonzero().squeeze(-1)  # steps that were resets are not learned from
         for _ in range(s.epochs):
             for rows in chosen[torch.randperm(len(chosen))].chunk(s.minibatches):
-                seen, taken = observations.flatten(0, 1)[rows], actions.flatten()[rows]
+                seen, taken = observations.flatten(0, 1)[rows], actions.flatten(0, 1)[rows]
                 choice = agent.actions(seen)
                 ratio = (choice.log_prob(taken) - log_probs.flatten()[rows]).exp()
                 gain = gains.flatten()[rows]
@@ -153,12 +158,12 @@ def main() -> list[float]:
                 nn.utils.clip_grad_norm_(agent.parameters(), s.max_gradient)
                 optimiser.step()
 
-        report = envs.env.report()
+        report = monitor.report()
         distances.append(report.distance)
-        if update % 5 == 4:
+        if update % 10 == 9:
             recent = np.mean(returns[-100:]) if returns else float("nan")
             print(
-                f"update {update + 1:3d}: return {recent:7.2f}, E[T] {report.average_episode_length:6.1f}, "
+                f"update {update + 1:3d}: return {recent:8.1f}, E[T] {report.average_episode_length:6.1f}, "
                 f"phase distance {report.distance:.3f}"
             )
     envs.close()

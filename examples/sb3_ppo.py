@@ -12,28 +12,29 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 
 from steadyrl.integrations.sb3 import SteadyStateCallback
-from steadyrl.integrations.sb3 import make_steady_vec_env  # cure
 
 
 def main() -> PPO:
     """Train, and return the model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cure", action="store_true")  # cure
-    parser.add_argument("--env-id", default="CartPole-v1")
+    parser.add_argument("--env-id", default="Pendulum-v1")
     parser.add_argument("--n-envs", type=int, default=64)
     parser.add_argument("--n-steps", type=int, default=16)
-    parser.add_argument("--updates", type=int, default=50)
+    parser.add_argument("--updates", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
     make = make_vec_env
     if args.cure:  # cure
-        make = make_steady_vec_env  # cure
+        from steadyrl.integrations.sb3 import make_steady_vec_env as make  # cure
     env = make(args.env_id, n_envs=args.n_envs, seed=args.seed)
 
     batch = args.n_envs * args.n_steps
-    model = PPO("MlpPolicy", env, n_steps=args.n_steps, batch_size=batch // 4, n_epochs=4, seed=args.seed, verbose=1)
-    model.learn(args.updates * batch, callback=SteadyStateCallback(), log_interval=5)
+    model = PPO(
+        "MlpPolicy", env, n_steps=args.n_steps, batch_size=batch // 4, n_epochs=4, gamma=0.9, seed=args.seed, verbose=1
+    )
+    model.learn(args.updates * batch, callback=SteadyStateCallback(), log_interval=10)
     env.close()
     return model
 

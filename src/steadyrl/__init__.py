@@ -20,6 +20,7 @@ from steadyrl.delays import Delays, design_delays, uniform_delays
 from steadyrl.diagnosis import Diagnosis, diagnose, diagnose_lengths
 from steadyrl.errors import (
     AccuracyError,
+    CopyLostError,
     DelaysError,
     DiscountError,
     EnvironmentRaisedError,
@@ -33,12 +34,16 @@ from steadyrl.errors import (
     NonFiniteError,
     NotEpisodicError,
     PerturbationError,
+    PhaseLockWarning,
     PolicyError,
+    PoolError,
     ProcessError,
+    ResetMaskError,
     RolloutError,
     SteadyrlError,
     StepTimeoutError,
     WorkerLostError,
+    WrapperError,
 )
 from steadyrl.gradients import (
     GradientBias,
@@ -57,6 +62,7 @@ from steadyrl.perturbation import (
     renumber,
     sample_path,
 )
+from steadyrl.phase import PhaseReport, PhaseTracker
 from steadyrl.process import LearningProcess
 from steadyrl.renewal import EpisodeLengths, phase_distance, phase_mixing_time, renewal_sequence
 from steadyrl.rollouts import Episodes, Samples, collect_episodes, collect_samples
@@ -70,16 +76,28 @@ from steadyrl.stationary import (
 from steadyrl.strategies import Recommendation, Strategy, compare_strategies, recommend
 from steadyrl.tabular import extend_policy, softmax_policy, uniform_policy
 from steadyrl.values import action_values, episode_performance, state_values, steady_state_performance
+from steadyrl.wrappers import (
+    EnvPoolVectorEnv,
+    PerturbedStarts,
+    PhaseMonitor,
+    PreRolledStart,
+    StaggeredStart,
+    StaggeredVectorEnv,
+    StationaryStart,
+    pre_roll,
+)
 
 __version__ = version("steadyrl")
 
 __all__ = [
     "AccuracyError",
+    "CopyLostError",
     "CoupledSample",
     "Delays",
     "DelaysError",
     "Diagnosis",
     "DiscountError",
+    "EnvPoolVectorEnv",
     "EnvironmentRaisedError",
     "EpisodeError",
     "EpisodeLengths",
@@ -100,15 +118,27 @@ __all__ = [
     "NotEpisodicError",
     "Perturbation",
     "PerturbationError",
+    "PerturbedStarts",
+    "PhaseLockWarning",
+    "PhaseMonitor",
+    "PhaseReport",
+    "PhaseTracker",
     "PolicyError",
+    "PoolError",
+    "PreRolledStart",
     "ProcessError",
     "Recommendation",
+    "ResetMaskError",
     "RolloutError",
     "Samples",
+    "StaggeredStart",
+    "StaggeredVectorEnv",
+    "StationaryStart",
     "SteadyrlError",
     "StepTimeoutError",
     "Strategy",
     "WorkerLostError",
+    "WrapperError",
     "action_values",
     "average_episode_length",
     "batch_distance",
@@ -139,6 +169,7 @@ __all__ = [
     "phase_distance",
     "phase_mixing_time",
     "policy_gradient",
+    "pre_roll",
     "recommend",
     "renewal_sequence",
     "renumber",

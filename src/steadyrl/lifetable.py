@@ -75,7 +75,7 @@ class LifeTable:
         return np.concatenate([[1.0, 1.0], np.cumprod(1 - np.minimum(hazard, 1.0))])
 
     def lengths(self, *, reset_steps: int = 0) -> EpisodeLengths | None:
-        """Return the distribution of L + reset_steps; what is not known to end does so one step later. None if none ended."""
+        """Return the distribution of L + reset_steps, or None if none has ended; an unknown end is one step later."""
         if self.ends.sum() <= _FAINT:
             return None
         survival = self.survival()

@@ -4,8 +4,8 @@ The *age* of a copy counts the states of its episode so far. At steady state the
 are distributed as P(L >= k) / E[L]; copies that march in step crowd at a few ages instead. The distance is the
 total variation between the two over groups of ages, about N / 4 of them with equal stationary shares.
 
-N copies are a sample, so at steady state, too, what is found is not 0 but some floor. For a normal x with mean delta and
-standard error s, E|x| is about sqrt(delta^2 + 2 s^2 / pi): noise adds to a difference as a right angle's sides do. So
+N copies are a sample, so at steady state, too, what is found is not 0 but some floor. For a normal x with mean delta
+and standard error s, E|x| is about sqrt(delta^2 + 2 s^2 / pi): squares add. So
 
     distance = sqrt(max(0, found^2 - floor^2)),
 
@@ -70,10 +70,10 @@ class PhaseTracker:
     Example:
         >>> tracker = PhaseTracker(64, same_step=False, n_steps=1)
         >>> for t in range(1, 100):
-        ...     tracker.update(np.full(64, t % 10 == 9))  # all end together, T = 10
+        ...     _ = tracker.update(np.full(64, t % 10 == 9))  # all end together, T = 10
         >>> report = tracker.report()
         >>> report.phase_locked, round(report.distance, 2), round(report.average_episode_length, 6)
-        (True, 0.9, 10.0)
+        (True, 0.89, 10.0)
     """
 
     def __init__(self, num_envs: int, *, same_step: bool, n_steps: int = 16, tolerance: float = 0.01) -> None:

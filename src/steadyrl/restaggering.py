@@ -1,11 +1,15 @@
 """When to cut which copy's episode short, so that the copies' ages come to steady state and stay there.
 
-A copy with delay D in a window W is restarted W - D steps after the start of the window, once; after it, the copies' ages
-are those of copies that have run D steps. A cut is a truncation, so nothing is thrown away.
+A copy with delay D in a window W is restarted W - D steps after the start of the window, once; after it, the copies'
+ages are those of copies that have run D steps. A cut is a truncation, so nothing is thrown away.
 
-Learning undoes it: when episodes become ten times longer, all ages are small against them, and the copies march in step
-again. With "auto" the ages are watched, and as soon as they are out of step by more than chance, new delays are designed
+Learning undoes it: when episodes become ten times longer, all ages are small against them, and the copies march in
+step again. With "auto" the ages are watched, and as soon as they are off by more than chance, new delays are designed
 from recent lengths and each copy is cut once more.
+
+Where a reset is a step of its own (NEXT_STEP), a copy that has just been reset cannot be cut in that very step. Such a
+copy is left as it is, one step ahead of its design; that is a share of about 1 / E[T] of the copies, and what it adds
+to the distance is 1 / n for a fixed length n, and some 1 / E[T]^2 otherwise.
 """
 
 from __future__ import annotations
@@ -53,11 +57,9 @@ class Restagger:
         rng: np.random.Generator | None = None,
     ) -> None:
         self.tracker = PhaseTracker(num_envs, same_step=same_step, n_steps=n_steps, tolerance=tolerance)
-        self.auto = isinstance(delays, str)
-        self._rng = np.random.default_rng() if rng is None else rng
-        self._delays = None if self.auto else _as_delays(delays, num_envs, same_step=same_step)
-        if self.auto and delays != "auto":
-            raise DelaysError(f"delays is {delays!r}; it must be Delays, one whole number a copy, or 'auto'")
+        self.auto = isinstance(delays, str) and delays == "auto"
+        self.rng = np.random.default_rng() if rng is None else rng
+        self._delays = delays
         self._none = np.zeros(num_envs, dtype=bool)
         self._due = np.full(num_envs, -1, dtype=np.int64)
         self._step = self._last = 0
@@ -77,8 +79,8 @@ class Restagger:
             return
         self._step = self._last = 0
         self._due[:] = -1
-        if self._delays is not None:
-            delays = self._assigned(self._delays)
+        if not self.auto:
+            delays = assigned_delays(self._delays, len(self._due), same_step=self.tracker.same_step, rng=self.rng)
             # Where a reset is a step of its own, the first observation cannot be an end: all restart one step later.
             self._schedule(delays, offset=0 if self.tracker.same_step else 1)
 
@@ -101,10 +103,7 @@ class Restagger:
         lengths = self.tracker.stream_lengths()
         assert lengths is not None
         delays = design_delays(lengths, tolerance=self.tracker.tolerance)
-        self._schedule(self._assigned(delays), offset=1)
-
-    def _assigned(self, delays: Delays | NDArray[np.int64]) -> NDArray[np.int64]:
-        return delays.assign(len(self._due), rng=self._rng) if isinstance(delays, Delays) else delays
+        self._schedule(delays.assign(len(self._due), rng=self.rng), offset=1)
 
     def _schedule(self, delays: NDArray[np.int64], offset: int) -> None:
         wait = int(delays.max()) - delays + offset
@@ -113,13 +112,16 @@ class Restagger:
         self.staggerings += 1
 
 
-def _as_delays(delays: DelaysLike, num_envs: int, *, same_step: bool) -> Delays | NDArray[np.int64]:
+def assigned_delays(
+    delays: DelaysLike, num_envs: int, *, same_step: bool, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return one delay a copy: those given, or by quantile, in random order."""
     if isinstance(delays, Delays):
-        return delays.for_same_step() if same_step else delays
+        return (delays.for_same_step() if same_step else delays).assign(num_envs, rng=rng)
     values = np.asarray(delays)
     if values.shape != (num_envs,) or values.dtype.kind not in "iu" or (values < 1).any():
         raise DelaysError(
-            f"delays is {delays!r}; give Delays (as from design_delays), 'auto', or {num_envs} whole numbers, one a copy, "
-            "each 1 or more"
+            f"delays is {delays!r}; give Delays (as from design_delays), 'auto', or {num_envs} whole numbers, one a "
+            "copy, each 1 or more"
         )
     return values.astype(np.int64)

@@ -70,7 +70,9 @@ def make_steady_vec_env(
                 "their own: use 'dummy' or 'subproc', or wrap the VecEnv instead (VecMonitor, VecNormalize, ...)"
             )
         if not isinstance(env_id, str):
-            raise WrapperError(f"backend is 'envpool' and env_id is {env_id!r}; EnvPool makes environments by name only")
+            raise WrapperError(
+                f"backend is 'envpool' and env_id is {env_id!r}; EnvPool makes environments by name only"
+            )
         venv = EnvPoolVecEnv(env_id, n_envs, seed=seed, **arguments)
     elif backend in _CLASSES:
         source = as_source(env_id, arguments)
