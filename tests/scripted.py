@@ -77,6 +77,19 @@ class Push(Clock):
         self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
 
 
+class Mortal(Clock):
+    """The copy with this number dies in its third step."""
+
+    def __init__(self, number, doomed):
+        super().__init__()
+        self.doomed = number == doomed
+
+    def step(self, action):
+        if self.doomed and self.age == 3:
+            raise RuntimeError("the gripper is stuck")
+        return super().step(action)
+
+
 class Faulty(Dice):
     """Every long episode whose seed is divisible by `modulus` fails at its 5th action, in a way of its own.
 

@@ -8,6 +8,7 @@ import multiprocessing
 import subprocess
 import sys
 import warnings
+from functools import partial
 
 import gymnasium
 import numpy as np
@@ -33,9 +34,9 @@ from stable_baselines3.common.vec_env import (
     VecNormalize,
 )
 
-from scripted import Clock, Dice, Push
+from scripted import Clock, Dice, Mortal, Push
 from steadyrl import DelaysError, EpisodeLengths, design_delays
-from steadyrl.errors import PhaseLockWarning, PoolError, WrapperError
+from steadyrl.errors import CopyLostError, PhaseLockWarning, PoolError, WrapperError
 from steadyrl.integrations.sb3 import EnvPoolVecEnv, SteadyStateCallback, SteadyVecEnv, make_steady_vec_env
 from steadyrl.wrappers.envpool_vector import EnvPoolVectorEnv
 
@@ -227,6 +228,19 @@ def test_what_cannot_be_staggered_is_refused(make, words):
 def test_bad_delays_are_refused(delays):
     with pytest.raises(DelaysError):
         SteadyVecEnv(clocks(4), delays)
+
+
+def test_a_copy_that_dies_is_named(vec):
+    env = SteadyVecEnv(vec([partial(Mortal, i, 2) for i in range(4)]), [4, 4, 4, 4])
+    env.reset()
+    env.step(np.zeros(4, dtype=int))
+    env.step(np.zeros(4, dtype=int))
+    with pytest.raises(CopyLostError, match="copy 2 of") as caught:
+        env.step(np.zeros(4, dtype=int))
+    assert caught.value.copies == (2,)
+    if vec is SubprocVecEnv:
+        for process in env.venv.processes:
+            process.terminate()
 
 
 # EnvPool

@@ -17,6 +17,7 @@ from steadyrl.errors import WrapperError
 from steadyrl.phase import PhaseReport
 from steadyrl.restaggering import DelaysLike, Restagger
 from steadyrl.wrappers.pools import row_of, write_rows
+from steadyrl.wrappers.vectors import naming_lost_copies
 
 
 class SteadyVecEnv(VecEnvWrapper):
@@ -37,6 +38,7 @@ class SteadyVecEnv(VecEnvWrapper):
     Raises:
         WrapperError: if `venv` is a wrapper, or its copies cannot be reset before an episode's end.
         DelaysError: if the delays are none of these.
+        CopyLostError: later, if a copy raises or its process dies; its message says which one.
     """
 
     def __init__(
@@ -66,21 +68,24 @@ class SteadyVecEnv(VecEnvWrapper):
 
     def reset(self) -> Any:
         """Reset all copies; they are in step, and their delays start anew."""
-        observations = self.venv.reset()
+        with naming_lost_copies(self.venv):
+            observations = self.venv.reset()
         self.staggering.reset()
         self.reset_infos = list(self.venv.reset_infos)
         return observations
 
     def step_wait(self) -> Any:
         """Finish the step, and cut those whose time has come."""
-        observations, rewards, dones, infos = self.venv.step_wait()
+        with naming_lost_copies(self.venv):
+            observations, rewards, dones, infos = self.venv.step_wait()
         for i in np.flatnonzero(dones):
             self.reset_infos[i] = self.venv.reset_infos[i]
         cut = self.staggering.cuts(dones)
         if cut.any():
             infos = list(infos)
             ids = np.flatnonzero(cut).tolist()
-            fresh = self.venv.env_method("reset", indices=ids)
+            with naming_lost_copies(self.venv):
+                fresh = self.venv.env_method("reset", indices=ids)
             for i, (first, info) in zip(ids, fresh, strict=True):
                 infos[i].update(
                     {
