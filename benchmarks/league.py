@@ -5,8 +5,8 @@
     python benchmarks/league.py cells live figure
 
 *Ages depend on the ends of episodes alone*, so in `cells` each of many copies lives through lengths of real episodes,
-drawn from those collected, under the very code that cuts, delays or perturbs (Restagger, Delays, Perturbation); a cell's
-measured distance is that of their ages from the stationary ones, free of the bias of finitely many copies. Beside it
+drawn from those collected, under the very code that cuts, delays or perturbs (Restagger, Delays, Perturbation). A
+cell's measured distance is that of their ages from the stationary ones, free of the bias of finitely many copies. Beside it
 the computed one. `live` then runs the wrappers on the real simulators, with fewer copies. Time is counted in steps of
 the learning process, resets included, in average episode lengths (AEL).
 """
@@ -24,13 +24,27 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 
-from steadyrl import Delays, EpisodeLengths, Perturbation, collect_episodes, design_delays, uniform_delays
+from league_figures import draw_figures
+from steadyrl import (
+    Delays,
+    EnvPoolVectorEnv,
+    EpisodeLengths,
+    Perturbation,
+    PhaseMonitor,
+    StaggeredVectorEnv,
+    collect_episodes,
+    design_delays,
+    pre_roll,
+    uniform_delays,
+)
 from steadyrl.cuts import cut, first_cut_distance, stagger_distance
 from steadyrl.delays import delayed_distance
 from steadyrl.renewal import phase_distance
 from steadyrl.restaggering import Restagger
+from steadyrl.rollouts import UniformPolicy, random_gaussian_policy
 
 SEED = 0
 TOLERANCE = 0.01
@@ -138,7 +152,7 @@ def ways(lengths: EpisodeLengths, limit: int, steps: int) -> list[Way]:
 
 
 def block_delays(rollout: int = 32, copies: int = 16) -> Delays:
-    """Sample Factory's: copy i of a worker runs rollout * (i + {0, ..., 4}) random actions; the reset is one step more."""
+    """Sample Factory's: copy i of a worker runs rollout * (i + {0, ..., 4}) random actions, after its reset."""
     blocks = np.convolve(np.full(copies, 1 / copies), np.full(5, 0.2))
     probabilities = np.zeros(rollout * (len(blocks) - 1) + 2)
     probabilities[1::rollout] = blocks
@@ -343,116 +357,79 @@ def run_relock(results: dict[str, Any]) -> None:
     save(results)
 
 
+def run_live(results: dict[str, Any]) -> None:
+    """The wrappers on real simulators: ages counted from the flags that a training script sees."""
+    counts = collect_lengths()
+    rows = results.setdefault("live", {})
+    for name, settings in ENVIRONMENTS.items():
+        lengths = as_lengths(counts[name])
+        delays = design_delays(lengths, tolerance=TOLERANCE)
+        step = delays.window + 2  # of the learning process, the reset being the first: the window is over
+        raw = phase_distance(lengths, step)[-1]
+        for way, computed in (
+            ("nothing", raw),
+            ("designed delays, stagger", delays.distance),
+            ("pre-roll", delays.distance),
+        ):
+            key = f"{name}: {way}"
+            if key in rows:
+                continue
+            ages = live_ages(name, settings, way, delays, step)
+            group, share = groups(lengths, most=max(8, len(ages) // 8))
+            distance, chance = measure(ages, group, share)
+            rows[key] = {
+                "environment": name,
+                "way": way,
+                "copies": len(ages),
+                "step": 0 if way == "pre-roll" else step,
+                "distance": round(distance, 3),
+                "noise": round(chance, 3),
+                "computed": round(float(computed), 4),
+            }
+            print(f"live: {rows[key]}", flush=True)
+            save(results)
+
+
+def live_ages(name: str, settings: dict[str, Any], way: str, delays: Delays, step: int) -> np.ndarray:
+    """Run real copies to this time and return their ages."""
+    found = []
+    for batch in range(settings.get("batches", 4)):
+        envs, policy = live_copies(name, settings, copies=64)
+        rng = np.random.default_rng([SEED, batch])
+        if way == "pre-roll":
+            envs = PhaseMonitor(envs, warn=False)
+            pre_roll(envs, delays, policy, seed=SEED + 1000 * batch)
+            found.append(envs._tracker.ages.copy())
+        else:
+            if way != "nothing":
+                envs = StaggeredVectorEnv(envs, delays)
+            observations, _ = envs.reset(seed=SEED + 1000 * batch)
+            age, ended = np.ones(envs.num_envs, dtype=np.int64), np.zeros(envs.num_envs, dtype=bool)
+            for _ in range(step - 1):
+                observations, _, terminated, truncated, _ = envs.step(policy.act(observations, rng))
+                age = np.where(ended, 1, age + 1)
+                ended = terminated | truncated
+            found.append(age)
+        envs.close()
+    return np.concatenate(found)
+
+
+def live_copies(name: str, settings: dict[str, Any], copies: int) -> tuple[Any, Any]:
+    if name in ("Hopper-v5", "Humanoid-v5"):
+        envs: Any = EnvPoolVectorEnv(name, copies)
+    else:
+        if "Bullet" in name:
+            import pybullet_envs_gymnasium  # noqa: F401
+        envs = gymnasium.make_vec(name, copies, vectorization_mode="sync", **settings.get("make", {}))
+    if settings["policy"] == "uniform":
+        return envs, UniformPolicy(envs.single_action_space)
+    return envs, random_gaussian_policy(
+        envs.single_observation_space.shape[0], envs.single_action_space.shape, seed=SEED
+    )
+
+
 def bell(mean: int, deviation: int) -> np.ndarray:
     return np.maximum(2, np.round(np.random.default_rng(SEED).normal(mean, deviation, 100_000))).astype(int)
-
-
-def draw_figures(results: dict[str, Any]) -> None:
-    """Redraw docs/ from the result file."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "steadyrl"
-    from matplotlib import pyplot as plt
-
-    docs = Path(__file__).parent.parent / "docs"
-    figure, axes = plt.subplots(2, 1, figsize=(8, 6), sharex=True)
-    for name, curve in results["relock"]["curves"].items():
-        axes[0].plot(curve["times"], curve["distance"], label=name)
-        axes[1].plot(curve["times"], curve["waste"], label=name)
-    for axis in axes:
-        axis.axvline(results["relock"]["switch"], color="grey", linestyle=":")
-    axes[0].set_ylabel("distance from steady state")
-    axes[1].set_ylabel("share of steps wasted so far")
-    axes[1].set_xlabel("step; E[T] goes from 20 to 500 at the dotted line")
-    axes[0].legend(frameon=False)
-    figure.tight_layout()
-    figure.savefig(docs / "cures-relock.svg", metadata={"Date": None})
-    plt.close(figure)
-
-    names = [way for way in next(iter(results["cells"].values())) if way != "_"]
-    figure, axis = plt.subplots(figsize=(10, 5))
-    never = 60.0
-    for row, (environment, cells) in enumerate(results["cells"].items()):
-        for i, way in enumerate(names):
-            value = cells[way]["measured_ael"]
-            shown = never if value is None else max(value, 0.05)
-            axis.scatter(
-                shown,
-                row,
-                color=f"C{i}",
-                marker="x" if value is None else "o",
-                label=way if row == 0 else None,
-                alpha=0.8,
-            )
-    axis.set_xscale("log")
-    axis.set_yticks(range(len(results["cells"])), [name.split("/")[-1] for name in results["cells"]])
-    axis.axvline(3, color="grey", linestyle=":")
-    axis.set_xlabel("AEL until the measured distance stays below 1% (x: not within 30; at the left edge: at once)")
-    axis.legend(frameon=False, bbox_to_anchor=(1, 1), loc="upper left", fontsize=8)
-    figure.tight_layout()
-    figure.savefig(docs / "league.svg", metadata={"Date": None})
-    plt.close(figure)
-    (docs / "league.md").write_text(table(results, names))
-
-
-def table(results: dict[str, Any], names: list[str]) -> str:
-    """The league as a page."""
-    lines = [
-        "# The league: how fast each way brings copies to steady state",
-        "",
-        "AEL until the measured distance of the copies' ages from the stationary ones stays below 1%, within its sampling "
-        "error (in brackets: computed). Made by `python benchmarks/league.py`, seed 0; the numbers are in "
-        "benchmarks/results/league.json. Copies live through lengths of real episodes; see the script's first lines, and the "
-        "live runs below.",
-        "",
-        "![The league](league.svg)",
-        "",
-        "| environment | E[T] | CV | " + " | ".join(names) + " |",
-        "|---|---|---|" + "---|" * len(names),
-    ]
-    for environment, cells in results["cells"].items():
-        about = cells["_"]
-        row = [environment, f"{about['E[T]']:.4g}", f"{about['CV']:.3g}"]
-        lines.append("| " + " | ".join(row + [_shown(cells[way]) for way in names]) + " |")
-    some = next(iter(results["cells"].values()))
-    waste = ["", "", ""] + [f"{some[way]['waste']:.0%}" for way in names]
-    waste[0] = "wasted for ever (first row's environment)"
-    lines.append("| " + " | ".join(waste) + " |")
-    disagree = [
-        f"{environment}, {way}"
-        for environment, cells in results["cells"].items()
-        for way in names
-        if cells[way].get("agrees") is False
-    ]
-    lines += [
-        "",
-        f"Measured and computed distances agree within sampling error in {'every cell' if not disagree else 'all but: ' + '; '.join(disagree)}.",
-    ]
-    if "live" in results:
-        lines += [
-            "",
-            "## Live",
-            "",
-            "| environment | way | copies | at step | distance | chance | computed |",
-            "|---|---|---|---|---|---|---|",
-        ]
-        for row in results["live"].values():
-            lines.append(
-                "| "
-                + " | ".join(
-                    str(row[key]) for key in ("environment", "way", "copies", "step", "distance", "noise", "computed")
-                )
-                + " |"
-            )
-    return "\n".join(lines) + "\n"
-
-
-def _shown(found: dict[str, Any]) -> str:
-    def text(value: float | None) -> str:
-        return "never" if value is None else f"{value:.3g}"
-
-    return text(found["measured_ael"]) + (f" ({text(found['computed_ael'])})" if "computed" in found else "")
 
 
 def save(results: dict[str, Any]) -> None:
@@ -460,7 +437,7 @@ def save(results: dict[str, Any]) -> None:
     OUT.write_text(json.dumps(results))
 
 
-PARTS = {"cells": run_cells, "relock": run_relock, "figure": draw_figures}
+PARTS = {"cells": run_cells, "relock": run_relock, "live": run_live, "figure": draw_figures}
 
 
 def main() -> None:
