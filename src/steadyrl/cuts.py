@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import fftconvolve
 
 from steadyrl.delays import Delays
+from steadyrl.numerics.convolution import fftconvolve
 from steadyrl.renewal import EpisodeLengths, renewal_sequence
 
 Array = NDArray[np.float64]
