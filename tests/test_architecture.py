@@ -31,6 +31,7 @@ ORDER = [
     "gradients",
     "perturbation",
     "renewal",
+    "bands",
     "confidence",
     "moments",
     "batches",
