@@ -67,7 +67,7 @@ class Restagger:
         self._hazard = np.zeros(1)  # P(T = k | T >= k), as far as it is known
         self._step = self._last = 0
         self.staggerings = 0
-        """How often the copies were staggered."""
+        """How often the copies were staggered since all were reset."""
         self.reset()
 
     @property
@@ -76,11 +76,11 @@ class Restagger:
         return max(0, self._last - self._step)
 
     def reset(self, mask: Flags | None = None) -> None:
-        """All copies, or those of the mask, were reset. If all, they are in step again, and the delays start anew."""
+        """All copies were reset: they are in step again, and the delays start anew. Or those of the mask: go on."""
         self.tracker.reset(mask)
-        if mask is not None and not mask.all():
+        if mask is not None:
             return
-        self._step = self._last = 0
+        self._step = self._last = self.staggerings = 0
         self._due[:] = -1
         if not self.auto:
             delays = assigned_delays(self._delays, len(self._due), same_step=self.tracker.same_step, rng=self.rng)

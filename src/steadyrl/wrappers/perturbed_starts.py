@@ -14,6 +14,7 @@ from gymnasium.utils import RecordConstructorArgs
 
 from steadyrl.errors import PerturbationError, WrapperError
 from steadyrl.perturbation import Perturbation
+from steadyrl.wrappers.acting import generator_after_reset
 
 _RECENT = 100  # episodes whose lengths "auto" averages
 
@@ -26,7 +27,7 @@ class PerturbedStarts(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
     arrive as they are, with reward 0.
 
     Null steps are not steps of the environment: a TimeLimit inside (as `gymnasium.make` puts it) does not count
-    them, one around this wrapper does. All randomness is from `self.np_random`, so a seeded reset reproduces.
+    them, one around this wrapper does. Detours are drawn from `self.np_random`, so a seeded reset reproduces.
 
     Args:
         env: the environment.
@@ -57,18 +58,19 @@ class PerturbedStarts(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
         RecordConstructorArgs.__init__(
             self,
             perturbation="auto" if self._perturbation is None else _as_arguments(self._perturbation),
-            null_observation=null_observation,
+            null_observation=as_plain(null_observation),
             average_episode_length=average_episode_length,
         )
         gymnasium.Wrapper.__init__(self, env)
         Perturbation.for_average_episode_length(average_episode_length)
         space = env.observation_space
-        self.null_observation = null_element(space) if null_observation is None else null_observation
+        self.null_observation = null_element(space) if null_observation is None else as_element(space, null_observation)
         if not space.contains(self.null_observation):
             raise WrapperError(
                 f"null_observation is {null_observation!r}, which is not in the observation space {space}; a policy "
                 "must be able to look at it (its action is ignored)"
             )
+        self._rng: np.random.Generator | None = None
         self._lengths: deque[int] = deque(maxlen=_RECENT)
         self._first_guess = float(average_episode_length)
         self._left = 0  # null states still ahead, the present one included
@@ -86,19 +88,20 @@ class PerturbedStarts(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment, and go on a detour before showing it."""
         found = self.env.reset(seed=seed, options=options)
+        self._rng = generator_after_reset(self, seed, self._rng)
         self._steps = 0
-        self._left = int(self.perturbation.draw(1, rng=self.np_random)[0])
+        self._left = int(self.perturbation.draw(1, rng=self._rng)[0])
         if self._left == 0:
             return found
         self._waiting = found
-        return self.null_observation, {"null": True}
+        return deepcopy(self.null_observation), {"null": True}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take an action; on the null state it is ignored."""
         if self._left > 0:
             self._left -= 1
             if self._left > 0:
-                return self.null_observation, 0.0, False, False, {"null": True}
+                return deepcopy(self.null_observation), 0.0, False, False, {"null": True}
             observation, info = self._waiting
             self._waiting = (None, {})
             return observation, 0.0, False, False, info
@@ -131,6 +134,26 @@ def null_element(space: spaces.Space[Any]) -> Any:
     twin = deepcopy(space)  # the space's own generator is left alone
     twin.seed(0)
     return twin.sample()
+
+
+def as_element(space: spaces.Space[Any], value: Any) -> Any:
+    """Return a value as the space has it: lists, as JSON keeps them, become arrays and tuples."""
+    if isinstance(space, spaces.Dict) and isinstance(value, Mapping):
+        return {key: as_element(part, value[key]) for key, part in space.spaces.items() if key in value}
+    if isinstance(space, spaces.Tuple) and isinstance(value, list | tuple) and len(value) == len(space.spaces):
+        return tuple(as_element(part, one) for part, one in zip(space.spaces, value, strict=True))
+    if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary) and isinstance(value, list | tuple):
+        return np.asarray(value, dtype=space.dtype)
+    return value
+
+
+def as_plain(value: Any) -> Any:
+    """Return a value as JSON can hold it."""
+    if isinstance(value, Mapping):
+        return {key: as_plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_plain(one) for one in value]
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def _as_perturbation(given: Any) -> Perturbation | None:

@@ -10,7 +10,7 @@ from gymnasium.utils import RecordConstructorArgs
 
 from steadyrl.delays import Delays
 from steadyrl.errors import DelaysError
-from steadyrl.wrappers.acting import single_actor
+from steadyrl.wrappers.acting import generator_after_reset, single_actor
 
 
 class PreRolledStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -49,7 +49,7 @@ class PreRolledStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
         if self._started:
             return observation, info
         self._started = True
-        rng = self.np_random
+        rng = generator_after_reset(self, seed, None)
         delay = self._delays if isinstance(self._delays, int) else int(self._delays.draw(1, rng)[0])
         act = single_actor(self._policy, self.action_space, rng)
         for _ in range(delay - 1):

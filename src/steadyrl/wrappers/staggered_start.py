@@ -10,8 +10,10 @@ import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode
 
+from steadyrl.arrays import as_numbers
 from steadyrl.delays import Delays
-from steadyrl.errors import DelaysError
+from steadyrl.errors import DelaysError, WrapperError
+from steadyrl.wrappers.acting import generator_after_reset
 
 
 class StaggeredStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -41,14 +43,14 @@ class StaggeredStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
         window: int | None = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     ) -> None:
-        mode = AutoresetMode(autoreset_mode)
+        mode = _as_mode(autoreset_mode)
         self._same_step = mode != AutoresetMode.NEXT_STEP
         self._delays = _as_delays(delays, window, same_step=self._same_step)
         RecordConstructorArgs.__init__(
             self, delays=self._delays.probabilities.tolist(), window=None, autoreset_mode=mode.value
         )
         gymnasium.Wrapper.__init__(self, env)
-        self._due: int | None = None
+        self._due: int | None = None  # once known: the step of the cut
         self._over = False
         self._clock = 0  # steps of the stream since the first reset
 
@@ -56,7 +58,7 @@ class StaggeredStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
         """Reset the environment; the first time, draw the delay."""
         found = self.env.reset(seed=seed, options=options)
         if self._due is None:
-            delay = int(self._delays.draw(1, self.np_random)[0])
+            delay = int(self._delays.draw(1, generator_after_reset(self, seed, None))[0])
             # Where a reset is a step, the first observation cannot be an end, so all restart one step later.
             self._due = self._delays.window - delay + (0 if self._same_step else 1)
             self._over = self._due == 0
@@ -77,11 +79,19 @@ class StaggeredStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
         return observation, reward, terminated, truncated, info
 
 
+def _as_mode(mode: AutoresetMode | str) -> AutoresetMode:
+    try:
+        return AutoresetMode(mode)
+    except ValueError as error:
+        known = [known.value for known in AutoresetMode]
+        raise WrapperError(f"autoreset_mode is {mode!r}; it must be one of {known}, that of the loop around") from error
+
+
 def _as_delays(delays: Any, window: int | None, *, same_step: bool) -> Delays:
     if isinstance(delays, Delays):
         return delays.for_same_step() if same_step else delays
     if isinstance(delays, bool) or not isinstance(delays, int | np.integer):
-        return Delays(np.asarray(delays, dtype=float), float("nan"))
+        return Delays(as_numbers("delays", delays, DelaysError), float("nan"))
     if window is None or not 1 <= delays <= window:
         raise DelaysError(
             f"the delay is {delays} and the window {window}; give a window of at least the delay: the episode is cut "
