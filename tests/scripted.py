@@ -148,7 +148,7 @@ class Scripted(gymnasium.Env):
 
     def step(self, action):
         self.steps += 1
-        if self.fault is not None and (self.episode, self.steps) == self.fault:
+        if self.steps == self.fault:
             raise RuntimeError("the gripper is stuck")
         length = self.lengths[self.episode % len(self.lengths)]
         assert self.steps <= length, "stepped past the end"

@@ -6,8 +6,8 @@ table* asks instead, of all visits to age k in the recent past, how many were th
     h(k) = ends at age k / visits to age k,       P(L >= k + 1) = P(L >= k) (1 - h(k)).
 
 It uses every step, running episodes included (they are censored, as in the product-limit estimate), and each
-age's answer is as young as its last visits. What is old is forgotten: slowly as episodes end, and by half whenever a
-batch contradicts the table, so that a changed policy shows within a few episodes.
+age's answer is as young as its last visits. What is old is forgotten: slowly as episodes end, and by half whenever
+what was seen since then contradicts the table, so that a changed policy shows within a few episodes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from steadyrl.renewal import EpisodeLengths
 
 Array = NDArray[np.float64]
 
-_SURPRISE = 4.0  # standard errors; a batch of an unchanged policy is that far off once in 16,000 batches
+_SURPRISE = 4.0  # standard errors; an unchanged policy is that far off once in 16,000 looks
 _FAINT = 1e-9
 
 
@@ -32,6 +32,8 @@ class LifeTable:
         self.memory = memory  # episodes' ends that it remembers
         self.visits = np.zeros(64)
         self.ends = np.zeros(64)
+        self._recent = np.zeros(64)  # visits since the table was last doubted, or since an eighth of its memory
+        self._recent_ends = 0
 
     def add(self, visits: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
         """Take in a batch: counts at ages 0, 1, 2, ... (age 0 is not used)."""
@@ -39,27 +41,34 @@ class LifeTable:
             more = max(len(visits), 2 * len(self.visits)) - len(self.visits)
             self.visits = np.append(self.visits, np.zeros(more))
             self.ends = np.append(self.ends, np.zeros(more))
+            self._recent = np.append(self._recent, np.zeros(more))
         n = len(visits)
         ended = int(ends.sum())
         keep = max(0.0, 1 - ended / self.memory)
-        if self._contradicted(visits, ended):
+        self._recent[:n] += visits
+        self._recent_ends += ended
+        if self._contradicted():
             keep *= 0.5
         self.visits *= keep
         self.ends *= keep
         self.visits[:n] += visits
         self.ends[: len(ends)] += ends
 
-    def _contradicted(self, visits: NDArray[np.int64], ended: int) -> bool:
-        """Whether the ends in a batch are beyond chance under the table, its own uncertainty included."""
-        known = self.visits[: len(visits)]
+    def _contradicted(self) -> bool:
+        """Whether the ends seen lately are beyond chance under the table, its own uncertainty included."""
+        visits, known = self._recent, self.visits
         seen = known > 1
-        hazard = np.divide(self.ends[: len(visits)], known, out=np.zeros(len(visits)), where=seen)
+        hazard = np.divide(self.ends, known, out=np.zeros(len(known)), where=seen)
         expected = float(visits @ hazard)
         chance = hazard * (1 - hazard)
-        spread = visits @ chance + (visits.astype(float) ** 2 / np.maximum(known, 1.0)) @ chance
+        spread = visits @ chance + (visits**2 / np.maximum(known, 1.0)) @ chance
         unknown = float(visits[~seen].sum())  # there any number may end
-        gap = max(0.0, abs(ended - expected) - unknown)
-        return gap > _SURPRISE * math.sqrt(float(spread) + 1.0)
+        gap = max(0.0, abs(self._recent_ends - expected) - unknown)
+        doubted = gap > _SURPRISE * math.sqrt(float(spread) + 1.0)
+        if doubted or max(expected, self._recent_ends) > self.memory / 8:
+            self._recent[:] = 0.0
+            self._recent_ends = 0
+        return doubted
 
     @property
     def longest(self) -> int:

@@ -15,6 +15,7 @@ from gymnasium.utils import RecordConstructorArgs
 from steadyrl.errors import PerturbationError, WrapperError
 from steadyrl.perturbation import Perturbation
 from steadyrl.wrappers.acting import generator_after_reset
+from steadyrl.wrappers.arguments import as_element, as_plain
 
 _RECENT = 100  # episodes whose lengths "auto" averages
 
@@ -134,26 +135,6 @@ def null_element(space: spaces.Space[Any]) -> Any:
     twin = deepcopy(space)  # the space's own generator is left alone
     twin.seed(0)
     return twin.sample()
-
-
-def as_element(space: spaces.Space[Any], value: Any) -> Any:
-    """Return a value as the space has it: lists, as JSON keeps them, become arrays and tuples."""
-    if isinstance(space, spaces.Dict) and isinstance(value, Mapping):
-        return {key: as_element(part, value[key]) for key, part in space.spaces.items() if key in value}
-    if isinstance(space, spaces.Tuple) and isinstance(value, list | tuple) and len(value) == len(space.spaces):
-        return tuple(as_element(part, one) for part, one in zip(space.spaces, value, strict=True))
-    if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary) and isinstance(value, list | tuple):
-        return np.asarray(value, dtype=space.dtype)
-    return value
-
-
-def as_plain(value: Any) -> Any:
-    """Return a value as JSON can hold it."""
-    if isinstance(value, Mapping):
-        return {key: as_plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_plain(one) for one in value]
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def _as_perturbation(given: Any) -> Perturbation | None:

@@ -19,7 +19,8 @@ class StationaryStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
 
     Episodes of l actions are accepted with probability l / limit, which makes long ones as much likelier as they hold
     more steps; the accepted one is replayed from its seed to an even draw of its l states. So it takes limit / E[l]
-    trials on average, a limit on the steps of an episode, and an environment that replays exactly, which is checked.
+    trials on average, a limit on the steps of an episode, and an environment that replays exactly, which is checked. A
+    TimeLimit belongs inside: one around this wrapper does not count the steps that were replayed.
 
     Args:
         env: the environment.
