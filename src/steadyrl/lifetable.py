@@ -6,8 +6,8 @@ table* asks instead, of all visits to age k in the recent past, how many were th
     h(k) = ends at age k / visits to age k,       P(L >= k + 1) = P(L >= k) (1 - h(k)).
 
 It uses every step, running episodes included (they are censored, as in the product-limit estimate), and each
-age's answer is as young as its last visits. What is old is forgotten: slowly as episodes end, and by half whenever
-what was seen since then contradicts the table, so that a changed policy shows within a few episodes.
+age's answer is as young as its last visits. What is old is forgotten: slowly as episodes end, and most of it at once
+when what was seen lately contradicts the table, so that a changed policy shows within a few episodes.
 """
 
 from __future__ import annotations
@@ -32,43 +32,45 @@ class LifeTable:
         self.memory = memory  # episodes' ends that it remembers
         self.visits = np.zeros(64)
         self.ends = np.zeros(64)
-        self._recent = np.zeros(64)  # visits since the table was last doubted, or since an eighth of its memory
-        self._recent_ends = 0
+        self._late_visits = np.zeros(64)  # since the table was last doubted, or since an eighth of its memory
+        self._late_ends = np.zeros(64)
 
     def add(self, visits: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
         """Take in a batch: counts at ages 0, 1, 2, ... (age 0 is not used)."""
-        if len(visits) > len(self.visits):
-            more = max(len(visits), 2 * len(self.visits)) - len(self.visits)
-            self.visits = np.append(self.visits, np.zeros(more))
-            self.ends = np.append(self.ends, np.zeros(more))
-            self._recent = np.append(self._recent, np.zeros(more))
-        n = len(visits)
-        ended = int(ends.sum())
-        keep = max(0.0, 1 - ended / self.memory)
-        self._recent[:n] += visits
-        self._recent_ends += ended
-        if self._contradicted():
-            keep *= 0.5
+        self._make_room(len(visits))
+        self._late_visits[: len(visits)] += visits
+        self._late_ends[: len(ends)] += ends
+        expected, doubted = self._compare()
+        keep = max(0.0, 1 - int(ends.sum()) / self.memory)
         self.visits *= keep
         self.ends *= keep
-        self.visits[:n] += visits
+        self.visits[: len(visits)] += visits
         self.ends[: len(ends)] += ends
+        if doubted:  # what was seen lately stays, and of the rest an eighth
+            self.visits = 0.125 * self.visits + 0.875 * self._late_visits
+            self.ends = 0.125 * self.ends + 0.875 * self._late_ends
+        if doubted or max(expected, float(self._late_ends.sum())) > self.memory / 8:
+            self._late_visits[:] = 0.0
+            self._late_ends[:] = 0.0
 
-    def _contradicted(self) -> bool:
-        """Whether the ends seen lately are beyond chance under the table, its own uncertainty included."""
-        visits, known = self._recent, self.visits
+    def _make_room(self, n: int) -> None:
+        more = np.zeros(max(n, 2 * len(self.visits)) - len(self.visits))
+        if n > len(self.visits):
+            self.visits, self.ends = np.append(self.visits, more), np.append(self.ends, more)
+            self._late_visits = np.append(self._late_visits, more)
+            self._late_ends = np.append(self._late_ends, more)
+
+    def _compare(self) -> tuple[float, bool]:
+        """Return the ends expected lately under the table, and whether those seen are beyond chance."""
+        visits, known = self._late_visits, self.visits
         seen = known > 1
         hazard = np.divide(self.ends, known, out=np.zeros(len(known)), where=seen)
         expected = float(visits @ hazard)
         chance = hazard * (1 - hazard)
-        spread = visits @ chance + (visits**2 / np.maximum(known, 1.0)) @ chance
+        spread = visits @ chance + (visits**2 / np.maximum(known, 1.0)) @ chance  # the table is uncertain, too
         unknown = float(visits[~seen].sum())  # there any number may end
-        gap = max(0.0, abs(self._recent_ends - expected) - unknown)
-        doubted = gap > _SURPRISE * math.sqrt(float(spread) + 1.0)
-        if doubted or max(expected, self._recent_ends) > self.memory / 8:
-            self._recent[:] = 0.0
-            self._recent_ends = 0
-        return doubted
+        gap = max(0.0, abs(float(self._late_ends.sum()) - expected) - unknown)
+        return expected, gap > _SURPRISE * math.sqrt(float(spread) + 1.0)
 
     @property
     def longest(self) -> int:

@@ -33,7 +33,7 @@ class PerturbedStarts(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
     Args:
         env: the environment.
         perturbation: a `Perturbation`, its epsilon (recursive), its arguments as a dictionary, or "auto": the paper's
-            epsilon = 1 - 1/E[T], E[T] being the mean over this copy's last 100 episodes.
+            epsilon = 1 - 1/E[T], E[T] being the mean over this copy's last 100 episodes (since a reset with a seed).
         null_observation: the observation on the null state; by default the space's element nearest to zero.
         average_episode_length: where "auto" starts from, before any episode has ended.
 
@@ -90,6 +90,8 @@ class PerturbedStarts(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
         """Reset the environment, and go on a detour before showing it."""
         found = self.env.reset(seed=seed, options=options)
         self._rng = generator_after_reset(self, seed, self._rng)
+        if seed is not None:
+            self._lengths.clear()  # so that it reproduces
         self._steps = 0
         self._left = int(self.perturbation.draw(1, rng=self._rng)[0])
         if self._left == 0:
@@ -121,7 +123,7 @@ def null_element(space: spaces.Space[Any]) -> Any:
         ([1.0, 1.0], np.int64(5))
     """
     if isinstance(space, spaces.Box):
-        return np.clip(np.zeros(space.shape), space.low, space.high).astype(space.dtype)
+        return np.asarray(np.clip(0.0, space.low, space.high), dtype=space.dtype)
     if isinstance(space, spaces.Discrete):
         return space.dtype.type(np.clip(0, space.start, space.start + space.n - 1))
     if isinstance(space, spaces.MultiDiscrete):
