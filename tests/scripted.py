@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -128,10 +129,12 @@ def code(copy, episode, step):
 class Scripted(gymnasium.Env):
     """Episode e of copy c has lengths[e % len(lengths)] actions; observations and infos say where it is."""
 
-    SPACES = {
+    SPACES: ClassVar = {
         "box": spaces.Box(0, 1e6, (1,), np.float64),
         "discrete": spaces.Discrete(10**6),
-        "dict": spaces.Dict({"a": spaces.Discrete(10**6), "b": spaces.Dict({"c": spaces.Box(0, 1e6, (2,), np.float64)})}),
+        "dict": spaces.Dict(
+            {"a": spaces.Discrete(10**6), "b": spaces.Dict({"c": spaces.Box(0, 1e6, (2,), np.float64)})}
+        ),
         "tuple": spaces.Tuple((spaces.Dict({"a": spaces.Discrete(10**6)}), spaces.Box(0, 1e6, (), np.float64))),
         "text": spaces.Text(6, charset="0123456789"),
     }
@@ -163,7 +166,12 @@ class Scripted(gymnasium.Env):
 
     @staticmethod
     def info(where):
-        return {"at": where, "even": where % 2 == 0, "name": str(where), "parts": {"x": where + 0.5, "y": np.ones(2) * where}}
+        return {
+            "at": where,
+            "even": where % 2 == 0,
+            "name": str(where),
+            "parts": {"x": where + 0.5, "y": np.ones(2) * where},
+        }
 
     def observe(self):
         where = self.where()

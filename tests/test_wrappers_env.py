@@ -1,6 +1,7 @@
 """Cures for one environment: what a learner sees, step by step, and ages and states against the exact answers.
 
-Counts are compared by chi-square tests at level 1e-4, means at 5 standard errors (a false alarm in 6e-7); seeds are fixed.
+Counts are compared by chi-square tests at level 1e-4, means at 5 standard errors (a false alarm in 6e-7), with fixed
+seeds.
 """
 
 from functools import partial
@@ -343,7 +344,9 @@ def test_distances_over_time_are_the_computed_ones(perturbation):
         assert_counts(found, np.append(exact[t, :n], exact[t, n:].sum()))
         share = found[:n] / found[:n].sum()
         # Each of 5 shares of at least 500 copies is off by less than 4 standard errors of at most 0.022.
-        assert abs(total_variation(share, np.full(n, 1 / n)) - distance[t]) < 0.5 * n * 4 * np.sqrt(0.16 / found[:n].sum())
+        assert abs(total_variation(share, np.full(n, 1 / n)) - distance[t]) < 0.5 * n * 4 * np.sqrt(
+            0.16 / found[:n].sum()
+        )
         now = [env.reset() if end else env.step(0) for env, end in zip(envs, over, strict=True)]
         over = [len(step) == 5 and step[2] for step in now]
 
@@ -411,7 +414,9 @@ def test_a_staggered_start_cuts_once_at_its_time_and_passes_everything_else():
 def test_a_monitor_takes_cuts_inside_for_what_they_are():
     # T = 10 always. A cut that counted as an episode's end would make E[T] shorter.
     for mode in (NEXT_STEP, SAME_STEP):
-        makers = [partial(StaggeredStart, Scripted(lengths=(9,)), 1 + i, window=9, autoreset_mode=mode) for i in range(8)]
+        makers = [
+            partial(StaggeredStart, Scripted(lengths=(9,)), 1 + i, window=9, autoreset_mode=mode) for i in range(8)
+        ]
         envs = PhaseMonitor(SyncVectorEnv(makers, autoreset_mode=mode), n_steps=1, warn=False)
         envs.reset(seed=0)
         for _ in range(40):
@@ -438,9 +443,11 @@ def test_first_resets_are_at_the_stationary_ages_and_later_ones_are_untouched(cu
         )
         ages.append(env.reset(seed=seed)[0])
         if seed < 20:
-            again = type(env)(Drawn(), *((delays, policy) if cure == "pre-rolled" else (policy,)), **(
-                {} if cure == "pre-rolled" else {"limit": 9}
-            ))
+            again = type(env)(
+                Drawn(),
+                *((delays, policy) if cure == "pre-rolled" else (policy,)),
+                **({} if cure == "pre-rolled" else {"limit": 9}),
+            )
             assert again.reset(seed=seed)[0] == ages[-1]
             first = ages[-1]
             observation = first
@@ -487,12 +494,15 @@ def test_a_stationary_start_refuses_what_it_cannot_do():
         StationaryStart(Drawn())
     with pytest.raises(WrapperError, match="actions is 0"):
         StationaryStart(Drawn(), limit=0)
+
+    def try_seeds(environment, limit):
+        for seed in range(20):
+            StationaryStart(environment(), limit=limit).reset(seed=seed)
+
     with pytest.raises(WrapperError, match="goes on after 4 actions"):
-        for seed in range(20):
-            StationaryStart(Drawn(), limit=4).reset(seed=seed)
+        try_seeds(Drawn, 4)
     with pytest.raises(WrapperError, match="not deterministic"):
-        for seed in range(20):
-            StationaryStart(Restless(), limit=9).reset(seed=seed)
+        try_seeds(Restless, 9)
     assert StationaryStart(gymnasium.make("CartPole-v1")).limit == 500
     assert StationaryStart(TimeLimit(Drawn(), 5), limit=5).reset(seed=0)[0] <= 5
 

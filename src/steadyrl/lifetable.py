@@ -12,8 +12,6 @@ when what was seen lately contradicts the table, so that a changed policy shows 
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,7 +19,7 @@ from steadyrl.renewal import EpisodeLengths
 
 Array = NDArray[np.float64]
 
-_SURPRISE = 4.0  # standard errors; an unchanged policy is that far off once in 16,000 looks
+_SURPRISE = 4.5  # standard errors; an unchanged policy is that far off, at some age, once in some 10,000 looks
 _FAINT = 1e-9
 
 
@@ -61,16 +59,16 @@ class LifeTable:
             self._late_ends = np.append(self._late_ends, more)
 
     def _compare(self) -> tuple[float, bool]:
-        """Return the ends expected lately under the table, and whether those seen are beyond chance."""
+        """Return the ends expected lately under the table, and whether those seen up to some age are beyond chance."""
         visits, known = self._late_visits, self.visits
         seen = known > 1
         hazard = np.divide(self.ends, known, out=np.zeros(len(known)), where=seen)
-        expected = float(visits @ hazard)
+        expected = visits * hazard
         chance = hazard * (1 - hazard)
-        spread = visits @ chance + (visits**2 / np.maximum(known, 1.0)) @ chance  # the table is uncertain, too
-        unknown = float(visits[~seen].sum())  # there any number may end
-        gap = max(0.0, abs(float(self._late_ends.sum()) - expected) - unknown)
-        return expected, gap > _SURPRISE * math.sqrt(float(spread) + 1.0)
+        spread = np.cumsum(visits * chance + visits**2 / np.maximum(known, 1.0) * chance)  # the table is uncertain, too
+        unknown = np.cumsum(np.where(seen, 0.0, visits))  # there any number may end
+        gap = np.abs(np.cumsum(self._late_ends - expected)) - unknown
+        return float(expected.sum()), bool((gap > _SURPRISE * np.sqrt(spread + 1.0)).any())
 
     @property
     def longest(self) -> int:

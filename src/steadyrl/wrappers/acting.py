@@ -43,8 +43,8 @@ def generator_after_reset(
 ) -> np.random.Generator:
     """Return what a wrapper draws from after its environment was reset with this seed.
 
-    It is `env.np_random`. Some environments do not seed that in a reset with a seed, or not as Gymnasium does: then it is a
-    generator of the wrapper's own with that seed, so that what is drawn can be had again.
+    It is `env.np_random`. Some environments do not seed that in a reset with a seed, or not as Gymnasium does: then it
+    is a generator of the wrapper's own with that seed, so that what is drawn can be had again.
     """
     if seed is None:
         return env.np_random if before is None else before

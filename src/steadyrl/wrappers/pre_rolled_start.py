@@ -35,13 +35,20 @@ class PreRolledStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
         (4, 1)
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], delays: Delays | Sequence[float] | int, policy: Any = None) -> None:
+    def __init__(
+        self, env: gymnasium.Env[Any, Any], delays: Delays | Sequence[float] | int, policy: Any = None
+    ) -> None:
         RecordConstructorArgs.__init__(self, delays=as_plain(delays), policy=policy)
         gymnasium.Wrapper.__init__(self, env)
-        number = isinstance(delays, int | np.integer) and not isinstance(delays, bool)
-        if number and delays < 1:
-            raise DelaysError(f"the delay is {delays}; give Delays (as from design_delays), or one delay of 1 or more")
-        self._delays = int(delays) if number else as_delays(delays).for_same_step()
+        self._delays: Delays | int
+        if isinstance(delays, int | np.integer) and not isinstance(delays, bool):
+            if delays < 1:
+                raise DelaysError(
+                    f"the delay is {delays}; give Delays (as from design_delays), or a delay of 1 or more"
+                )
+            self._delays = int(delays)
+        else:
+            self._delays = as_delays(delays).for_same_step()
         self._policy = policy
         self._started = False
 
