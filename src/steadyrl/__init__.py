@@ -36,7 +36,9 @@ from steadyrl.errors import (
     PerturbationError,
     PhaseLockWarning,
     PolicyError,
+    PoolError,
     ProcessError,
+    ResetMaskError,
     RolloutError,
     SteadyrlError,
     StepTimeoutError,
@@ -75,6 +77,7 @@ from steadyrl.strategies import Recommendation, Strategy, compare_strategies, re
 from steadyrl.tabular import extend_policy, softmax_policy, uniform_policy
 from steadyrl.values import action_values, episode_performance, state_values, steady_state_performance
 from steadyrl.wrappers import (
+    EnvPoolVectorEnv,
     PerturbedStarts,
     PhaseMonitor,
     PreRolledStart,
@@ -94,6 +97,7 @@ __all__ = [
     "DelaysError",
     "Diagnosis",
     "DiscountError",
+    "EnvPoolVectorEnv",
     "EnvironmentRaisedError",
     "EpisodeError",
     "EpisodeLengths",
@@ -120,9 +124,11 @@ __all__ = [
     "PhaseReport",
     "PhaseTracker",
     "PolicyError",
+    "PoolError",
     "PreRolledStart",
     "ProcessError",
     "Recommendation",
+    "ResetMaskError",
     "RolloutError",
     "Samples",
     "StaggeredStart",

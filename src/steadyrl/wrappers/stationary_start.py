@@ -86,8 +86,8 @@ class StationaryStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
         if taken != steps or not _same(observation, again):
             raise WrapperError(
                 f"the environment (or the policy) is not deterministic: an episode from seed {seed} ended after "
-                f"{steps} steps in {observation!r}, and replayed after {taken} in {again!r}; a stationary start replays "
-                "episodes from their seeds, so use PreRolledStart instead"
+                f"{steps} steps in {observation!r}, and replayed after {taken} in {again!r}; a stationary start "
+                "replays episodes from their seeds, so use PreRolledStart instead"
             )
 
 

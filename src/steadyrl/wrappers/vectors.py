@@ -147,7 +147,7 @@ def put_info(envs: Any, infos: dict[str, Any], info: dict[str, Any], copy: int) 
 
 
 @contextmanager
-def naming_lost_copies(envs: VectorEnv[Any, Any, Any]) -> Iterator[None]:
+def naming_lost_copies(envs: Any) -> Iterator[None]:
     """Turn the death of a copy into an error that says which one it was.
 
     Workers of an AsyncVectorEnv are shut down then: one that died leaves the others' answers unread, and Gymnasium's
@@ -158,11 +158,11 @@ def naming_lost_copies(envs: VectorEnv[Any, Any, Any]) -> Iterator[None]:
     except WrapperError:
         raise
     except Exception as error:
-        workers = isinstance(envs.unwrapped, AsyncVectorEnv)
+        workers = hasattr(envs.unwrapped, "processes")
         copies = _lost_workers(envs.unwrapped, error) if workers else _raising(envs, error)
         if not copies:
             raise
-        if workers:
+        if isinstance(envs.unwrapped, AsyncVectorEnv):
             _shut_down(envs.unwrapped, copies)
         which = f"copy {copies[0]}" if len(copies) == 1 else f"copies {list(copies)}"
         lost = CopyLostError(
@@ -176,7 +176,7 @@ def naming_lost_copies(envs: VectorEnv[Any, Any, Any]) -> Iterator[None]:
 def _lost_workers(envs: Any, error: Exception) -> tuple[int, ...]:
     if envs.closed:
         return ()
-    broken = [i for i, pipe in enumerate(envs.parent_pipes) if pipe is None]  # raised, and was shut down for it
+    broken = [i for i, pipe in enumerate(getattr(envs, "parent_pipes", ())) if pipe is None]  # raised, and was shut
     sentinels = [process.sentinel for process in envs.processes]
     dying = isinstance(error, EOFError | OSError) and not broken  # its pipe is closed before it is gone
     dead = wait(sentinels, timeout=_DYING if dying else 0.0)
@@ -193,13 +193,14 @@ def _shut_down(envs: Any, copies: tuple[int, ...]) -> None:
         envs.close(terminate=True)
 
 
-def _raising(envs: VectorEnv[Any, Any, Any], error: Exception) -> tuple[int, ...]:
+def _raising(envs: Any, error: Exception) -> tuple[int, ...]:
     trace = error.__traceback__
     while trace is not None:  # a loop over copies in this process: its counter says which one raised
         frame = trace.tb_frame
+        counter = frame.f_locals.get("i", frame.f_locals.get("env_idx"))  # Gymnasium's name, Stable-Baselines3's
         inside = frame.f_locals.get("self") is envs.unwrapped and trace.tb_next is not None
-        if inside and isinstance(frame.f_locals.get("i"), int):
-            return (int(frame.f_locals["i"]),)
+        if inside and isinstance(counter, int):
+            return (counter,)
         trace = trace.tb_next
     return ()
 
