@@ -215,7 +215,7 @@ class _Floor:
         distances = 0.5 * np.abs(draws).sum(axis=1) * math.sqrt((1 + 1 / _MEMORY) / (_SIMULATED * copies))
         found.floor, found.spread = float(distances.mean()), float(distances.std())
         # A sum of few independent parts is skewed, which moves its quantiles (Cornish-Fisher).
-        skew = float(((distances - found.floor) ** 3).mean() / max(found.spread, 1e-300) ** 3)
+        skew = float((((distances - found.floor) / max(found.spread, 1e-12)) ** 3).mean())
         found.rare = _RARE + (_RARE**2 - 1) / 6 * max(skew, 0.0)
         return found
 
