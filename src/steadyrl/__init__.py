@@ -11,6 +11,7 @@ is at it, and brings environments to it. Start with `steadyrl check FrozenLake-v
 """
 
 from importlib.metadata import version
+from typing import Any
 
 from steadyrl import environments, errors, gallery
 from steadyrl.batches import batch_distance
@@ -38,6 +39,7 @@ from steadyrl.errors import (
     RolloutError,
     SteadyrlError,
     StepTimeoutError,
+    TrainingError,
     WorkerLostError,
 )
 from steadyrl.gradients import (
@@ -60,6 +62,7 @@ from steadyrl.perturbation import (
 from steadyrl.process import LearningProcess
 from steadyrl.renewal import EpisodeLengths, phase_distance, phase_mixing_time, renewal_sequence
 from steadyrl.rollouts import Episodes, Samples, collect_episodes, collect_samples
+from steadyrl.sspg import Settings, SteadyStateGradient, steady_state_gradient, stream_episode_length
 from steadyrl.stationary import (
     average_episode_length,
     expected_visits,
@@ -105,9 +108,13 @@ __all__ = [
     "Recommendation",
     "RolloutError",
     "Samples",
+    "Settings",
+    "SteadyStateGradient",
     "SteadyrlError",
     "StepTimeoutError",
     "Strategy",
+    "Trained",
+    "TrainingError",
     "WorkerLostError",
     "action_values",
     "average_episode_length",
@@ -126,6 +133,7 @@ __all__ = [
     "environments",
     "episode_performance",
     "errors",
+    "evaluate",
     "expected_visits",
     "extend_policy",
     "gallery",
@@ -147,10 +155,22 @@ __all__ = [
     "spectral_gap",
     "state_values",
     "stationary_distribution",
+    "steady_state_gradient",
     "steady_state_mean",
     "steady_state_performance",
     "steady_state_policy_gradient",
+    "stream_episode_length",
     "total_variation",
+    "train",
     "uniform_delays",
     "uniform_policy",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs PyTorch when it is first used."""
+    if name in ("Trained", "evaluate", "train"):
+        from steadyrl import sspg
+
+        return getattr(sspg, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
