@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from processes import slippery_grid
+from gymnasium.spaces import Discrete
 
 from steadyrl import (
     LearningProcess,
@@ -55,7 +55,7 @@ def winding_walk():
 def drawn(process, logits, rollouts, *, perturbation=None, times=None, seed=0):
     policy = SoftmaxTable(logits)
     if times is None:
-        times = [mixing_time(process, softmax_policy(logits), tolerance=1e-6)]
+        times = [mixing_time(process, softmax_policy(logits), tolerance=1e-4)]
     samples = collect_samples(
         process, policy.numpy(), rollouts, times, perturbation=perturbation, backend="serial", seed=seed
     )
@@ -70,7 +70,7 @@ def agree(found, truth, sigmas=SIGMAS):
 @pytest.mark.parametrize("make", [winding_walk, lambda: (gallery.two_terminals()[0], np.array([[0.3, 0]] * 4))])
 def test_the_estimate_is_the_true_gradient_and_without_the_factor_off_by_exactly_it(make):
     process, logits = make()
-    policy, samples = drawn(process, logits, 30_000)
+    policy, samples = drawn(process, logits, 8_000)
     length = average_episode_length(process, softmax_policy(logits))
     found = steady_state_gradient(policy, samples, length)
     truth = policy_gradient(process, logits)
@@ -87,7 +87,7 @@ def test_the_estimate_is_the_true_gradient_and_without_the_factor_off_by_exactly
 def test_a_state_value_baseline_keeps_it_unbiased_and_makes_it_less_noisy():
     process, logits = winding_walk()
     pi = softmax_policy(logits)
-    policy, samples = drawn(process, logits, 30_000)
+    policy, samples = drawn(process, logits, 8_000)
     length = average_episode_length(process, pi)
     values = state_values(process, pi)
     plain = steady_state_gradient(policy, samples, length)
@@ -101,7 +101,7 @@ def test_a_state_value_baseline_keeps_it_unbiased_and_makes_it_less_noisy():
 def test_null_states_are_left_out_and_the_length_is_the_raw_processs():
     process, logits = winding_walk()
     length = average_episode_length(process, softmax_policy(logits))
-    policy, samples = drawn(process, logits, 30_000, perturbation=Perturbation(0.8), times=[60, 80])
+    policy, samples = drawn(process, logits, 8_000, perturbation=Perturbation(0.8), times=[40, 50])
     assert samples.null.mean() > 0.2
     agree(steady_state_gradient(policy, samples, length), policy_gradient(process, logits))
     assert steady_state_gradient(policy, samples, length).samples == int((~samples.null & ~samples.terminal).sum())
@@ -120,10 +120,12 @@ def test_several_times_of_a_rollout_count_as_one_observation():
 
 def test_the_standard_error_is_that_of_repeated_estimates():
     process, logits = winding_walk()
+    policy, samples = drawn(process, logits, 60 * 200, times=[8])
     found = []
-    for seed in range(60):
-        policy, samples = drawn(process, logits, 500, times=[25], seed=seed)
-        found.append(steady_state_gradient(policy, samples, 5.0))
+    for part in np.split(np.arange(len(samples)), 60):
+        columns = ("observations", "actions", "returns", "ages", "terminal")
+        few = replace(samples, **{name: getattr(samples, name)[part] for name in columns})
+        found.append(steady_state_gradient(policy, few, 5.0))
     spread = np.std([each.vector for each in found], axis=0, ddof=1)
     stated = np.sqrt(np.mean([each.standard_error**2 for each in found], axis=0))
     seen = stated > 0
@@ -140,13 +142,12 @@ def discounted_samples(process, logits, gamma, episodes):
     states, actions, ages = (np.zeros(shape, dtype=np.int64) for _ in range(3))
     returns = np.zeros(shape)
     for i, length in enumerate(found.lengths):
-        one = trajectories[i]
-        rewards = one.rewards
+        seen, taken, rewards = trajectories.of(i)
         to_go = np.zeros(length + 1)
         for t in range(length - 1, -1, -1):
             to_go[t] = rewards[t] + gamma * to_go[t + 1]
-        states[i, :length] = np.asarray(one.observations)[:length].reshape(length)
-        actions[i, :length], returns[i, :length] = one.actions, to_go[:length]
+        states[i, :length] = seen[:length].argmax(axis=1)
+        actions[i, :length], returns[i, :length] = taken, to_go[:length]
         ages[i, :length] = np.arange(1, length + 1)
     times = np.arange(1, width + 1)
     lengths, totals = found.lengths[:, None], found.returns[:, None]
@@ -158,7 +159,7 @@ def test_a_constant_discount_biases_the_direction_by_what_classic_gradient_says(
     process, logits = winding_walk()
     gamma = 0.5
     length = average_episode_length(process, softmax_policy(logits))
-    policy, samples = discounted_samples(process, logits, gamma, 20_000)
+    policy, samples = discounted_samples(process, logits, gamma, 6_000)
     found = steady_state_gradient(policy, samples, length, with_average_episode_length=False)
     discount = gamma * ~process.terminal
     classic = classic_gradient(process, logits, discount)
@@ -169,39 +170,29 @@ def test_a_constant_discount_biases_the_direction_by_what_classic_gradient_says(
     bias = gradient_bias(process, logits, discount)
     assert bias.angle > 10
     assert np.degrees(np.arccos(cosine)) == pytest.approx(bias.angle, abs=3)
-    undiscounted = steady_state_gradient(*discounted_samples(process, logits, 1.0, 20_000), length)
+    undiscounted = steady_state_gradient(*discounted_samples(process, logits, 1.0, 6_000), length)
     agree(undiscounted, policy_gradient(process, logits))
 
 
 def test_networks_on_finite_processes_agree_with_the_exact_gradient_through_their_score():
-    process = slippery_grid(3).with_time_limit(12)
-    observations, actions = observation_codec(_discrete(process.n_states)), action_codec(_discrete(4))
-    policy = CategoricalPolicy(observations, actions, hidden=(4,), seed=1).double()
+    process, _ = winding_walk()
+    n = process.n_states
+    policy = CategoricalPolicy(observation_codec(Discrete(n)), action_codec(Discrete(2)), hidden=(4,), seed=1).double()
     with torch.no_grad():
         policy.layers[-1].weight *= 100  # away from the uniform policy
-    states = np.arange(process.n_states)
-    logits = policy.outputs(policy.features(states))
-    probabilities = logits.softmax(dim=1).detach().numpy()
-    score = np.zeros((process.n_states, 4, sum(p.numel() for p in policy.parameters())))
+    states = np.arange(n)
+    probabilities = policy.outputs(policy.features(states)).softmax(dim=1).detach().numpy()
+    score = np.zeros((n, 2, sum(p.numel() for p in policy.parameters())))
     for s in states:
-        for a in range(4):
+        for a in range(2):
             log_prob = policy.log_prob(states[s : s + 1], np.array([a])).sum()
             score[s, a] = torch.cat([g.ravel() for g in torch.autograd.grad(log_prob, list(policy.parameters()))])
     truth = policy_gradient(process, policy=probabilities, score=score)
-    samples = collect_samples(process, policy.numpy(), 6000, [60, 90], backend="serial", seed=2)
-    length = average_episode_length(process, probabilities)
-    found = steady_state_gradient(policy, samples, length)
-    used = found.standard_error > 1e-6 * found.standard_error.max()
-    gap = np.abs(found.vector - truth)[used] / found.standard_error[used]
-    assert gap.max() < SIGMAS
+    samples = collect_samples(process, policy.numpy(), 8000, [30, 45], backend="serial", seed=2)
+    found = steady_state_gradient(policy, samples, average_episode_length(process, probabilities))
+    agree(found, truth)
     assert set(found.by_parameter) == {name for name, _ in policy.named_parameters()}
-    assert found.by_parameter["layers.0.weight"].shape == (4, process.n_states)
-
-
-def _discrete(n):
-    from gymnasium.spaces import Discrete
-
-    return Discrete(n)
+    assert found.by_parameter["layers.0.weight"].shape == (4, n)
 
 
 def test_bad_input_is_refused():

@@ -21,6 +21,7 @@ from steadyrl.delays import Delays, design_delays, uniform_delays
 from steadyrl.diagnosis import Diagnosis, diagnose, diagnose_lengths
 from steadyrl.errors import (
     AccuracyError,
+    CopyLostError,
     DelaysError,
     DiscountError,
     EnvironmentRaisedError,
@@ -34,6 +35,7 @@ from steadyrl.errors import (
     NonFiniteError,
     NotEpisodicError,
     PerturbationError,
+    PhaseLockWarning,
     PolicyError,
     ProcessError,
     RolloutError,
@@ -41,6 +43,7 @@ from steadyrl.errors import (
     StepTimeoutError,
     TrainingError,
     WorkerLostError,
+    WrapperError,
 )
 from steadyrl.gradients import (
     GradientBias,
@@ -59,6 +62,7 @@ from steadyrl.perturbation import (
     renumber,
     sample_path,
 )
+from steadyrl.phase import PhaseReport, PhaseTracker
 from steadyrl.process import LearningProcess
 from steadyrl.renewal import EpisodeLengths, phase_distance, phase_mixing_time, renewal_sequence
 from steadyrl.rollouts import Episodes, Samples, collect_episodes, collect_samples
@@ -73,11 +77,21 @@ from steadyrl.stationary import (
 from steadyrl.strategies import Recommendation, Strategy, compare_strategies, recommend
 from steadyrl.tabular import extend_policy, softmax_policy, uniform_policy
 from steadyrl.values import action_values, episode_performance, state_values, steady_state_performance
+from steadyrl.wrappers import (
+    PerturbedStarts,
+    PhaseMonitor,
+    PreRolledStart,
+    StaggeredStart,
+    StaggeredVectorEnv,
+    StationaryStart,
+    pre_roll,
+)
 
 __version__ = version("steadyrl")
 
 __all__ = [
     "AccuracyError",
+    "CopyLostError",
     "CoupledSample",
     "Delays",
     "DelaysError",
@@ -103,12 +117,21 @@ __all__ = [
     "NotEpisodicError",
     "Perturbation",
     "PerturbationError",
+    "PerturbedStarts",
+    "PhaseLockWarning",
+    "PhaseMonitor",
+    "PhaseReport",
+    "PhaseTracker",
     "PolicyError",
+    "PreRolledStart",
     "ProcessError",
     "Recommendation",
     "RolloutError",
     "Samples",
     "Settings",
+    "StaggeredStart",
+    "StaggeredVectorEnv",
+    "StationaryStart",
     "SteadyStateGradient",
     "SteadyrlError",
     "StepTimeoutError",
@@ -116,6 +139,7 @@ __all__ = [
     "Trained",
     "TrainingError",
     "WorkerLostError",
+    "WrapperError",
     "action_values",
     "average_episode_length",
     "batch_distance",
@@ -147,6 +171,7 @@ __all__ = [
     "phase_distance",
     "phase_mixing_time",
     "policy_gradient",
+    "pre_roll",
     "recommend",
     "renewal_sequence",
     "renumber",

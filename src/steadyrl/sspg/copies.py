@@ -12,7 +12,7 @@ from steadyrl.errors import TrainingError
 from steadyrl.rollouts.planning import Backend, Options, choose_backend, cores
 from steadyrl.rollouts.sources import Description, Source
 from steadyrl.sspg.settings import Settings
-from steadyrl.wrappers import EnvPoolVectorEnv, StaggeredVectorEnv
+from steadyrl.wrappers import StaggeredVectorEnv
 
 _SEEDS = 7
 """First spawn key of the copies' seeds."""
@@ -36,6 +36,8 @@ def make_copies(source: Source, backend: Backend, settings: Settings, *, restart
     if backend == "envpool":
         assert source.id is not None
         threads = min(settings.workers or cores(), count)
+        from steadyrl.sspg._pool_shim import EnvPoolVectorEnv
+        return EnvPoolVectorEnv(source.id, count, seed=seed, num_threads=threads, **source.arguments), seed
         envs: Any = EnvPoolVectorEnv(source.id, count, seed=seed, num_threads=threads, **source.arguments)
     elif backend == "serial":
         envs = SyncVectorEnv([source.make] * count, autoreset_mode=AutoresetMode.NEXT_STEP)

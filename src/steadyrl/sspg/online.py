@@ -146,9 +146,9 @@ class Online:
         self._seen.rows(observations, self._rows)
         self._ages += 1
         self._ages[self._over] = 1
-        cut = infos.get("cut", False)
+        cut = infos["_staggered"] if "staggered" in infos else np.zeros(len(self._over), dtype=bool)
         self._over = terminated | truncated
-        return rewards, terminated, truncated & ~np.asarray(cut), cut
+        return rewards, terminated, truncated & ~cut, cut
 
     def _require_finite(self, rows: Array, rewards: Array) -> None:
         for what, values in (("an observation", rows), ("a reward", rewards)):
