@@ -18,6 +18,7 @@ ORDER = [
     "numerics.multigrid",
     "numerics.graphs",
     "numerics.powers",
+    "numerics.convolution",
     "numerics.absorbing",
     "layers",
     "toytext",
