@@ -61,12 +61,15 @@ class PoolVecEnv(VecEnv):
         self._actions: Any = None
 
     def reset(self) -> Any:
+        """Reset all copies."""
         return self.pool.reset()[0].astype(np.float32)
 
     def step_async(self, actions: Any) -> None:
+        """Keep the actions."""
         self._actions = actions.astype(np.int32 if self._discrete else np.float64)
 
     def step_wait(self) -> Any:
+        """Step, and reset what has ended."""
         observations, rewards, terminated, truncated, _ = self.pool.step(self._actions)
         observations, done = observations.astype(np.float32), terminated | truncated
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
@@ -79,18 +82,23 @@ class PoolVecEnv(VecEnv):
         return observations, rewards, done, infos
 
     def close(self) -> None:
+        """Stop the pool."""
         self.pool.close()
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        """Nothing is known of single copies."""
         return [None] * self.num_envs
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        """Not possible."""
         raise NotImplementedError
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+        """Not possible."""
         raise NotImplementedError
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        """They are not."""
         return [False] * self.num_envs
 
 

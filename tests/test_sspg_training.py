@@ -103,7 +103,17 @@ def wait_for(path, *, lines, process):
 
 
 def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on(tmp_path):
-    command = [sys.executable, "-m", "steadyrl", "train", "CartPole-v1", "--out", str(tmp_path / "run"), "--copies", "4"]
+    command = [
+        sys.executable,
+        "-m",
+        "steadyrl",
+        "train",
+        "CartPole-v1",
+        "--out",
+        str(tmp_path / "run"),
+        "--copies",
+        "4",
+    ]
     command += ["--backend", "serial", "--steps", "100000000"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=_take_interrupts) as process:
         wait_for(tmp_path / "run" / "history.csv", lines=0, process=process)

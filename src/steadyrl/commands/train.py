@@ -114,7 +114,9 @@ def _command() -> Callable[..., None]:
     def train(**arguments: Any) -> None:
         run_training(**arguments)
 
-    train.__doc__ = re.sub(r"`evaluate`, `collect` and `diagnose`", "evaluate, collect and diagnose", run_training.__doc__ or "")
+    train.__doc__ = re.sub(
+        r"`evaluate`, `collect` and `diagnose`", "evaluate, collect and diagnose", run_training.__doc__ or ""
+    )
     train.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     train.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return train

@@ -1,4 +1,4 @@
-"""Copies of an environment that never stop, as one vector environment in NEXT_STEP mode: the learning process itself."""
+"""Copies that never stop, as one vector environment in NEXT_STEP mode, which is the learning process itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def choose(source: Source, description: Description, settings: Settings) -> tupl
     backend, reason = choose_backend(source, description, settings.copies_used, options)
     if settings.backend == "auto" and backend != "envpool":
         # Copies step together, so a process for each only pays where a step takes longer than a message.
-        return "serial", f"a step of each copy is a short one; --backend processes if not, and {reason.split(', and ')[-1]}"
+        return (
+            "serial",
+            f"a step of each copy is a short one; --backend processes if not, and {reason.split(', and ')[-1]}",
+        )
     return backend, reason
 
 
@@ -37,6 +40,7 @@ def make_copies(source: Source, backend: Backend, settings: Settings, *, restart
         assert source.id is not None
         threads = min(settings.workers or cores(), count)
         from steadyrl.sspg._pool_shim import EnvPoolVectorEnv
+
         return EnvPoolVectorEnv(source.id, count, seed=seed, num_threads=threads, **source.arguments), seed
         envs: Any = EnvPoolVectorEnv(source.id, count, seed=seed, num_threads=threads, **source.arguments)
     elif backend == "serial":

@@ -83,7 +83,7 @@ def evaluate(
         observation_sums=False,
         progress=progress,
     )
-    return Evaluation(_interval(found.returns), _interval(found.lengths + 1.0), found, deterministic)
+    return Evaluation(_interval(found.returns), _interval(found.lengths.astype(float) + 1), found, deterministic)
 
 
 def chosen_policy(policy: Any, source: Any, *, deterministic: bool, seed: int) -> Policy:
@@ -131,7 +131,9 @@ def record_video(
     return len(pictures)
 
 
-def _pictures(environment: Any, policy: Policy, arguments: Mapping[str, Any] | None, seed: int) -> tuple[list[Any], int]:
+def _pictures(
+    environment: Any, policy: Policy, arguments: Mapping[str, Any] | None, seed: int
+) -> tuple[list[Any], int]:
     """Run one episode and return what it looked like, and how many pictures make a second."""
     if not isinstance(environment, str | gymnasium.envs.registration.EnvSpec):
         raise RolloutError("a video needs an environment's id or spec, since it is made with render_mode='rgb_array'")

@@ -1,7 +1,7 @@
 """Data from copies that never stop: a few steps of each for every update.
 
-The state of a simulator cannot be saved in general. So what a checkpoint keeps of the copies is how they were seeded and
-every action since: a resumed run makes them anew, repeats the actions, and is where the interrupted one was. To
+The state of a simulator cannot be saved in general. So what a checkpoint keeps of the copies is how they were seeded
+and every action since: a resumed run makes them anew, repeats the actions, and is where the interrupted one was. To
 bound what has to be repeated, copies are made anew from time to time (`restart_every`), in every run alike.
 """
 
