@@ -6,8 +6,9 @@
 
 *Ages depend on the ends of episodes alone*, so in `cells` each of many copies lives through lengths of real episodes,
 drawn from those collected, under the very code that cuts, delays or perturbs (Restagger, Delays, Perturbation). A
-cell's measured distance is that of their ages from the stationary ones, free of the bias of finitely many copies. Beside it
-the computed one. `live` then runs the wrappers on the real simulators, with fewer copies. Time is counted in steps of
+cell's measured distance is that of their ages from the stationary ones, free of the bias of finitely many copies.
+Beside it the
+computed one. `live` then runs the wrappers on the real simulators, with fewer copies. Time is counted in steps of
 the learning process, resets included, in average episode lengths (AEL).
 """
 
