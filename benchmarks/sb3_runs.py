@@ -7,19 +7,17 @@ observations and rewards.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
-import envpool
-import gymnasium
 import numpy as np
 import torch
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecNormalize
 
+from steadyrl.integrations.sb3 import EnvPoolVecEnv
 from steadyrl.rollouts.policies import NetworkPolicy, Normalisation
 
 A2C_SETTINGS: dict[str, dict[str, Any]] = {
@@ -46,62 +44,6 @@ PPO_SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-class PoolVecEnv(VecEnv):
-    """EnvPool's copies as Stable-Baselines3 wants them: reset in the step that ends an episode."""
-
-    def __init__(self, name: str, copies: int, seed: int) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self.pool = envpool.make(name, env_type="gymnasium", num_envs=copies, num_threads=1, seed=seed)
-            _ = self.pool.observation_space
-        env = gymnasium.make(name)
-        self._discrete = isinstance(env.action_space, gymnasium.spaces.Discrete)
-        super().__init__(copies, env.observation_space, env.action_space)
-        env.close()
-        self._actions: Any = None
-
-    def reset(self) -> Any:
-        """Reset all copies."""
-        return self.pool.reset()[0].astype(np.float32)
-
-    def step_async(self, actions: Any) -> None:
-        """Keep the actions."""
-        self._actions = actions.astype(np.int32 if self._discrete else np.float64)
-
-    def step_wait(self) -> Any:
-        """Step, and reset what has ended."""
-        observations, rewards, terminated, truncated, _ = self.pool.step(self._actions)
-        observations, done = observations.astype(np.float32), terminated | truncated
-        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
-        over = np.flatnonzero(done)
-        if len(over):
-            for i in over:
-                infos[i] = {"terminal_observation": observations[i].copy()}
-                infos[i]["TimeLimit.truncated"] = bool(truncated[i] and not terminated[i])
-            observations[over] = self.pool.reset(over.astype(np.int32))[0]
-        return observations, rewards, done, infos
-
-    def close(self) -> None:
-        """Stop the pool."""
-        self.pool.close()
-
-    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """Nothing is known of single copies."""
-        return [None] * self.num_envs
-
-    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """Not possible."""
-        raise NotImplementedError
-
-    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        """Not possible."""
-        raise NotImplementedError
-
-    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        """They are not."""
-        return [False] * self.num_envs
-
-
 def make_model(algorithm: str, name: str, seed: int, *, processes: bool = False) -> Any:
     """Return a model with its copies."""
     settings = dict((A2C_SETTINGS if algorithm == "a2c" else PPO_SETTINGS)[name])
@@ -109,7 +51,7 @@ def make_model(algorithm: str, name: str, seed: int, *, processes: bool = False)
     if processes:
         envs: Any = make_vec_env(name, copies, seed=seed, vec_env_cls=SubprocVecEnv)
     else:
-        envs = PoolVecEnv(name, copies, seed)
+        envs = EnvPoolVecEnv(name, copies, seed=seed, num_threads=1)
     if normalise:
         envs = VecNormalize(envs, gamma=settings.get("gamma", 0.99))
     kind = A2C if algorithm == "a2c" else PPO

@@ -81,7 +81,9 @@ def one_row(name: str, algorithm: str, seed: int) -> None:
     key = f"{name}/{algorithm}/{seed}"
     task = ENVIRONMENTS[name]
     steps = task["steps"][algorithm] if isinstance(task["steps"], dict) else task["steps"]
-    made_with = asdict(Settings(steps=steps, seed=seed, **task["settings"])) if algorithm == "sspg" else {"steps": steps}
+    made_with = (
+        asdict(Settings(steps=steps, seed=seed, **task["settings"])) if algorithm == "sspg" else {"steps": steps}
+    )
     before = load().get("rows", {}).get(key)
     if before is not None and before["settings"] == made_with:
         return
@@ -170,12 +172,16 @@ def report(data: dict[str, Any]) -> None:
     """Write the page and the picture."""
     rows = data.get("rows", {})
     lines = ["# Training with the steady-state policy gradient: benchmark", ""]
-    lines += ["Made by `python benchmarks/training.py`; rows are in training.json, each with its settings, the versions and"]
+    lines += [
+        "Made by `python benchmarks/training.py`; rows are in training.json, each with its settings, the versions and"
+    ]
     lines += ["the machine's load. Returns are means over complete episodes, actions drawn.", ""]
     lines += ["![learning curves](training.png)", ""] if rows else []
     lines += control_lines(rows) + mujoco_lines(rows) + speed_lines(data) + gradient_lines(data)
     write_atomically(PAGE, ("\n".join(lines).rstrip() + "\n").encode())
-    shown = {name: task for name, task in ENVIRONMENTS.items() if any(row["environment"] == name for row in rows.values())}
+    shown = {
+        name: task for name, task in ENVIRONMENTS.items() if any(row["environment"] == name for row in rows.values())
+    }
     if shown:
         figure(rows, shown, PICTURE)
 
@@ -185,8 +191,15 @@ def of(rows: dict[str, Any], name: str, algorithm: str) -> list[dict[str, Any]]:
 
 
 def control_lines(rows: dict[str, Any]) -> list[str]:
-    lines = ["## Steps to a solution", "", "The first evaluation (100 episodes, every 5,000 steps) at or above the goal.", ""]
-    lines += ["| environment | goal | algorithm | seeds | solved | median steps | steps of each seed | last return (IQM) |"]
+    lines = [
+        "## Steps to a solution",
+        "",
+        "The first evaluation (100 episodes, every 5,000 steps) at or above the goal.",
+        "",
+    ]
+    lines += [
+        "| environment | goal | algorithm | seeds | solved | median steps | steps of each seed | last return (IQM) |"
+    ]
     lines += ["|---|---|---|---|---|---|---|---|"]
     rng = np.random.default_rng(0)
     for name in ("CartPole-v1", "Acrobot-v1"):
@@ -206,7 +219,12 @@ def control_lines(rows: dict[str, Any]) -> list[str]:
 
 
 def mujoco_lines(rows: dict[str, Any]) -> list[str]:
-    lines = ["## One million steps, 16 copies", "", "Interquartile mean of the last evaluation (20 episodes), 95% interval.", ""]
+    lines = [
+        "## One million steps, 16 copies",
+        "",
+        "Interquartile mean of the last evaluation (20 episodes), 95% interval.",
+        "",
+    ]
     lines += ["| environment | algorithm | seeds | return | each seed | E[T] |", "|---|---|---|---|---|---|"]
     rng = np.random.default_rng(0)
     for name in ("Hopper-v5", "HalfCheetah-v5"):
