@@ -1,4 +1,4 @@
-"""Learning curves over seeds: interquartile means with stratified bootstrap intervals, as rliable has them, and a figure.
+"""Learning curves over seeds: interquartile means with bootstrap intervals, as rliable has them, and a figure.
 
 rliable 1.2.0 needs a version of `arch` that does not import beside pandas 3, so its two formulas are written out here:
 the mean of the middle half of the runs (scipy's 25% trimmed mean), and percentiles of it over resampled seeds.

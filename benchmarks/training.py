@@ -5,8 +5,8 @@
     python benchmarks/training.py --only speed             steps per second, on a quiet machine
     python benchmarks/training.py --only gradients
 
-Every row (an environment, an algorithm, a seed) is written as soon as it is finished, so an interrupted benchmark goes on
-where it was. All algorithms are evaluated alike: complete episodes of the policy as it is, actions drawn, at fixed
+Every row (an environment, an algorithm, a seed) is written as soon as it is finished, so an interrupted benchmark goes
+on where it was. All algorithms are evaluated alike: complete episodes of the policy as it is, actions drawn, at fixed
 numbers of steps. SB3's steps count actions; ours also count resets, which are steps of their own in NEXT_STEP mode.
 """
 
@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import platform
-import sys
 import time
 from dataclasses import asdict
 from importlib.metadata import version
@@ -24,13 +23,12 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-sys.path.insert(0, str(Path(__file__).parent))
 
-import numpy as np  # noqa: E402
-from curves import figure, iqm, solved_at  # noqa: E402
+import numpy as np
 
-from steadyrl import Settings, evaluate, train  # noqa: E402
-from steadyrl.storage import write_atomically  # noqa: E402
+from curves import figure, iqm, solved_at
+from steadyrl import Settings, evaluate, train
+from steadyrl.storage import write_atomically
 
 RESULTS = Path(__file__).parent / "results"
 FILE, PAGE, PICTURE = RESULTS / "training.json", RESULTS / "training.md", RESULTS / "training.png"
@@ -124,8 +122,9 @@ def ours(name: str, algorithm: str, seed: int, steps: int, task: dict[str, Any],
 
 
 def theirs(name: str, algorithm: str, seed: int, steps: int, task: dict[str, Any], look: Any) -> float:
-    import sb3_runs
     import torch
+
+    import sb3_runs
 
     torch.set_num_threads(1)
     model = sb3_runs.make_model(algorithm, name, seed)
@@ -212,9 +211,8 @@ def control_lines(rows: dict[str, Any]) -> list[str]:
             last = iqm([row["returns"][-1] for row in mine], rng=rng)
             each = ", ".join(f"{x:,.0f}" for x in sorted(at))
             solved = f"{sum(np.isfinite(at))} of {len(at)}"
-            lines += [
-                f"| {name} | {goal:g} | {algorithm} | {len(mine)} | {solved} | {np.median(at):,.0f} | {each} | {_with(last)} |"
-            ]
+            cells = [name, f"{goal:g}", algorithm, str(len(mine)), solved, f"{np.median(at):,.0f}", each, _with(last)]
+            lines += [f"| {' | '.join(cells)} |"]
     return [*lines, ""]
 
 
