@@ -162,13 +162,13 @@ class CategoricalPolicy(NetworkModule):
                 f"a categorical policy needs Discrete or MultiDiscrete actions; these are {actions.space}"
             )
         super().__init__(observations, actions, hidden, seed)
-        self._start = torch.as_tensor(action_start(actions))
+        self._start = torch.as_tensor(action_start(actions)).reshape(1, -1)
 
     def log_prob_and_entropy(self, features: Tensor, actions: Any) -> tuple[Tensor, Tensor]:
         """Return log-probability and entropy, [B] each."""
         outputs = self.outputs(features)
-        taken = torch.as_tensor(actions).long() - self._start
-        taken = taken.reshape(len(outputs), -1).to(outputs.device)
+        taken = torch.as_tensor(actions).long().reshape(len(outputs), -1) - self._start
+        taken = taken.to(outputs.device)
         parts = [outputs] if self.choices is None else outputs.split(self.choices, dim=1)
         log_prob = entropy = outputs.new_zeros(len(outputs))
         for i, logits in enumerate(parts):
@@ -180,7 +180,7 @@ class CategoricalPolicy(NetworkModule):
     def entropy(self, observations: Any) -> Tensor:
         """Return the entropy, [B]."""
         shape = (len(observations), 1 if self.choices is None else len(self.choices))
-        first = self._start.reshape(1, -1).expand(shape)
+        first = self._start.expand(shape)
         return self.log_prob_and_entropy(self.features(observations), first)[1]
 
 
