@@ -39,8 +39,8 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
         **CONTROL,
         "goal": 475.0,
-        "steps": {"sspg": 100_000, "a2c": 500_000, "ppo": 100_000},
-        "settings": {"copies": 8, "steps_per_update": 16},
+        "steps": {"sspg": 150_000, "a2c": 500_000, "ppo": 100_000},
+        "settings": {"copies": 8, "trace": 0.98},
     },
     "Acrobot-v1": {
         **CONTROL,

@@ -96,7 +96,7 @@ class Critic(nn.Module):
             for rows in torch.as_tensor(rng.permutation(len(returns)), device=seen.device).chunk(parts):
                 loss = (self(seen[rows]) - goal[rows]).square().mean()
                 optimiser.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 optimiser.step()
                 losses.append(loss.detach())
         return float(torch.stack(losses).mean())

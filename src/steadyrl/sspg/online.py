@@ -21,7 +21,7 @@ from steadyrl.rollouts.policies import Policy
 from steadyrl.rollouts.sources import Source
 from steadyrl.sspg.copies import make_copies
 from steadyrl.sspg.settings import Settings
-from steadyrl.wrappers import PhaseMonitor
+from steadyrl.wrappers.phase_monitor import PhaseMonitor
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
