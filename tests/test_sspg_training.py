@@ -74,7 +74,7 @@ class Stop:
 
 
 def test_killed_at_a_random_moment_it_goes_on_to_the_same_bytes(tmp_path):
-    options = ["--updates", "120", "--copies", "4", "--steps-per-update", "16", "--backend", "serial"]
+    options = ["--updates", "80", "--copies", "4", "--steps-per-update", "16", "--backend", "serial"]
     options += ["--checkpoint-every", "0.02"]
     command = [sys.executable, "-m", "steadyrl", "train", "CartPole-v1", *options, "--out"]
     subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True, timeout=120)

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from steadyrl.errors import TrainingError
 from steadyrl.policies import forward, linears, network
 from steadyrl.rollouts.policies import HIDDEN
 
@@ -99,4 +100,7 @@ class Critic(nn.Module):
                 loss.backward()
                 optimiser.step()
                 losses.append(loss.detach())
-        return float(torch.stack(losses).mean())
+        found = float(torch.stack(losses).mean())
+        if not math.isfinite(found):
+            raise TrainingError(f"the critic's loss is {found}")
+        return found

@@ -79,6 +79,8 @@ class Learner:
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         self.optimiser.step()
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.policy.parameters()):
+            raise TrainingError("the policy's weights are no longer finite numbers")
         return norm
 
     def state(self) -> dict[str, Any]:
