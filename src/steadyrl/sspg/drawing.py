@@ -174,9 +174,8 @@ class FreshDrawing:
         # The critic has not seen these samples yet, so as a baseline it leaves the gradient unbiased.
         taken_off = learner.critic.values(inputs) if settings.baseline == "critic" and update else 0.0
         data = Data(features, samples.actions[used], returns - taken_off, inputs, returns)
-        distance = settings.tolerance
         mean_return = float(drawn.episodes.returns.mean())
-        return Drawn(data, observations, drawn.length.value, mean_return, distance, drawn.steps)
+        return Drawn(data, observations, drawn.length.value, mean_return, drawn.when.distance, drawn.steps)
 
     def header(self) -> dict[str, Any]:
         """Return what a checkpoint keeps as JSON."""
