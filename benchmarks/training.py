@@ -34,13 +34,13 @@ RESULTS = Path(__file__).parent / "results"
 FILE, PAGE, PICTURE = RESULTS / "training.json", RESULTS / "training.md", RESULTS / "training.png"
 
 CONTROL = {"every": 5_000, "episodes": 100}
-MUJOCO = {"every": 50_000, "episodes": 20, "goal": None, "steps": 1_000_000}
+MUJOCO = {"every": 100_000, "episodes": 20, "goal": None, "steps": 1_000_000}
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
         **CONTROL,
         "goal": 475.0,
-        "steps": {"sspg": 150_000, "a2c": 500_000, "ppo": 100_000},
-        "settings": {"copies": 8, "trace": 0.98},
+        "steps": {"sspg": 120_000, "a2c": 500_000, "ppo": 100_000},
+        "settings": {"copies": 16, "trace": 1.0},
     },
     "Acrobot-v1": {
         **CONTROL,
