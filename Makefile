@@ -34,6 +34,7 @@ format: $(VENV)/.dev  ## rewrite the code as the linter wants it
 bench: $(VENV)/.dev  ## benchmarks against other libraries (about half an hour)
 	$(BIN)/python benchmarks/exact.py
 	$(BIN)/python benchmarks/diagnosis.py
+	$(BIN)/python benchmarks/wrappers.py
 
 clean:  ## remove the virtual environments
 	rm -rf $(VENV) .venv-peers

@@ -32,6 +32,7 @@ ORDER = [
     "gradients",
     "perturbation",
     "renewal",
+    "bands",
     "confidence",
     "moments",
     "batches",
