@@ -14,6 +14,7 @@ from steadyrl import __version__
 from steadyrl.commands.check import check
 from steadyrl.commands.collect import collect
 from steadyrl.commands.diagnose import diagnose
+from steadyrl.commands.reproduce import reproduce
 from steadyrl.errors import SteadyrlError
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False)
@@ -31,7 +32,7 @@ def steadyrl(version: Annotated[bool, typer.Option("--version", help="Print the 
         raise typer.Exit
 
 
-for command in (check, collect, diagnose):
+for command in (check, collect, diagnose, reproduce):
     app.command()(command)
 
 
