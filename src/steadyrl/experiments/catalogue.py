@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from steadyrl.errors import RolloutError
-from steadyrl.experiments import illustration
+from steadyrl.experiments import illustration, sweep, unification
 from steadyrl.experiments.frame import Experiment
 
-EXPERIMENTS: tuple[Experiment, ...] = (illustration.EXPERIMENT,)
+EXPERIMENTS: tuple[Experiment, ...] = (illustration.EXPERIMENT, unification.EXPERIMENT, sweep.EXPERIMENT)
 
 
 def named(name: str) -> Sequence[Experiment]:

@@ -67,9 +67,8 @@ class Lab:
         """Collect episodes; finished blocks survive an interruption, the whole is the caller's to keep."""
         partial = self.folder / f"{label}.partial"
         self.say(f"{label}: {count:,} episodes")
-        found = collect_episodes(
-            environment, policy, count, seed=seed, checkpoint=partial, resume=partial.exists(), **self._how(), **more
-        )
+        options = {"checkpoint": partial, "resume": partial.exists()}
+        found = collect_episodes(environment, policy, count, seed=seed, **(self._how() | options | more))
         self._note(found.provenance)
         return found
 
@@ -88,8 +87,8 @@ class Lab:
         """Collect samples; finished blocks survive an interruption, the whole is the caller's to keep."""
         partial = self.folder / f"{label}.partial"
         self.say(f"{label}: {rollouts:,} rollouts")
-        options = {"checkpoint": partial, "resume": partial.exists(), "perturbation": perturbation, **more}
-        found = collect_samples(environment, policy, rollouts, times, seed=seed, **self._how(), **options)
+        options = {"checkpoint": partial, "resume": partial.exists(), "perturbation": perturbation}
+        found = collect_samples(environment, policy, rollouts, times, seed=seed, **(self._how() | options | more))
         self._note(found.provenance)
         return found
 
