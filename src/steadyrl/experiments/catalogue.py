@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from steadyrl.errors import RolloutError
-from steadyrl.experiments import illustration, sweep, unification
+from steadyrl.experiments import discounting, elsewhere, illustration, mixing_figures, sweep, unification
 from steadyrl.experiments.frame import Experiment
 
-EXPERIMENTS: tuple[Experiment, ...] = (illustration.EXPERIMENT, unification.EXPERIMENT, sweep.EXPERIMENT)
+EXPERIMENTS: tuple[Experiment, ...] = (
+    illustration.EXPERIMENT,
+    unification.EXPERIMENT,
+    mixing_figures.EXPERIMENT,
+    sweep.EXPERIMENT,
+    discounting.EXPERIMENT,
+    elsewhere.EXPERIMENT,
+)
 
 
 def named(name: str) -> Sequence[Experiment]:

@@ -123,7 +123,7 @@ class Lab:
                     seed=seed + _SEEDS * i,
                     trajectories=True,
                     observation_sums=False,
-                    block_size=max(1, -(-chunk // 8)),
+                    block_size=max(1, -(-size // 8)) if size > 200 else None,
                 )
                 assert found.trajectories is not None
                 parts = list(split(found.trajectories, max(1, groups // chunks)))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 
+from steadyrl.errors import FileFormatError
 from steadyrl.experiments.frame import Experiment, Finding, Result
 
 
@@ -36,16 +37,22 @@ class Page:
 def page_of(experiment: Experiment, result: Result) -> Page:
     """Return what an experiment's page says of a result."""
     versions = ", ".join(f"{name} {number}" for name, number in sorted(result.versions.items()))
-    return Page(
-        name=experiment.name,
-        title=experiment.title,
-        claim=experiment.claim,
-        command=result.command,
-        findings=experiment.findings(result),
-        rows=experiment.rows(result),
-        departures=experiment.departures(result),
-        run=f"Scale {result.scale}, seed {result.seed}; {versions}.",
-    )
+    try:
+        return Page(
+            name=experiment.name,
+            title=experiment.title,
+            claim=experiment.claim,
+            command=result.command,
+            findings=experiment.findings(result),
+            rows=experiment.rows(result),
+            departures=experiment.departures(result),
+            run=f"Scale {result.scale}, seed {result.seed}; {versions}.",
+        )
+    except (KeyError, TypeError) as error:
+        raise FileFormatError(
+            f"the result {experiment.name}.npz was made by another version of steadyrl ({error} is not as expected); "
+            f"delete it, or make it again with: {result.command}"
+        ) from error
 
 
 def verdict(findings: Sequence[Finding]) -> str:

@@ -68,6 +68,7 @@ def reproduce(
         wanted = identity(experiment.name, scale, seed, experiment.settings[scale])
         if resume and _finished(out, wanted):
             say(f"{experiment.name}: finished before")
+            write_page(experiment, out)
             continue
         say(f"{experiment.name}: {experiment.title}")
         folder = _folder(out, wanted)
@@ -75,9 +76,8 @@ def reproduce(
         lab = Lab(seed, folder, backend, workers, address, progress, say)
         numbers, arrays = experiment.run(experiment.settings[scale], lab)
         versions = _own_versions() | lab.versions
-        result = Result(experiment.name, scale, seed, wanted["settings"], numbers, arrays, versions)
-        result.save(out)
-        write_page(experiment, result, out)
+        Result(experiment.name, scale, seed, wanted["settings"], numbers, arrays, versions).save(out)
+        write_page(experiment, out)
         write_index(known or experiments, out)
         shutil.rmtree(folder)
         if not any(folder.parent.iterdir()):
@@ -85,8 +85,9 @@ def reproduce(
     return write_index(known or experiments, out)
 
 
-def write_page(experiment: Experiment, result: Result, out: Path) -> None:
-    """Draw a result's figure and write its page."""
+def write_page(experiment: Experiment, out: Path) -> None:
+    """Draw the figure of a result in a folder and write its page."""
+    result = Result.load(out / f"{experiment.name}.npz")
     svg = draw(experiment, result, out)
     write_atomically(out / f"{experiment.name}.html", render_html(page_of(experiment, result), svg).encode())
 
