@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from steadyrl.gathering import split
 from steadyrl.perturbation import Perturbation
+from steadyrl.rollouts.blocks import Task
 from steadyrl.rollouts.collect import collect_episodes, collect_samples
 from steadyrl.rollouts.episodes import AgeSums, Episodes, EpisodeWork
 from steadyrl.rollouts.planning import Options, make_plan
@@ -58,10 +59,13 @@ class Lab:
         self.versions = before | self.versions
         return made
 
-    def policy(self, environment: Any, policy: Any, seed: int | None = None) -> Any:
-        """Return the policy that a name stands for, as an object: the same in all parts of a run."""
-        options = Options(seed=self.seed if seed is None else seed)
-        return make_plan(environment, policy, EpisodeWork(1), options, ["reproduce"]).task.policy
+    def task(self, environment: Any, policy: Any) -> Task:
+        """Return an environment's codecs and the policy that a name stands for: the same in all parts of a run."""
+        return make_plan(environment, policy, EpisodeWork(1), Options(seed=self.seed), ["reproduce"]).task
+
+    def policy(self, environment: Any, policy: Any) -> Any:
+        """Return the policy that a name stands for, as an object."""
+        return self.task(environment, policy).policy
 
     def episodes(self, label: str, environment: Any, policy: Any, count: int, *, seed: int, **more: Any) -> Episodes:
         """Collect episodes; finished blocks survive an interruption, the whole is the caller's to keep."""
