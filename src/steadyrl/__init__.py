@@ -11,6 +11,7 @@ is at it, and brings environments to it. Start with `steadyrl check FrozenLake-v
 """
 
 from importlib.metadata import version
+from typing import Any
 
 from steadyrl import environments, errors, gallery
 from steadyrl.batches import batch_distance
@@ -20,6 +21,7 @@ from steadyrl.delays import Delays, design_delays, uniform_delays
 from steadyrl.diagnosis import Diagnosis, diagnose, diagnose_lengths
 from steadyrl.errors import (
     AccuracyError,
+    CopyLostError,
     DelaysError,
     DiscountError,
     EnvironmentRaisedError,
@@ -33,12 +35,15 @@ from steadyrl.errors import (
     NonFiniteError,
     NotEpisodicError,
     PerturbationError,
+    PhaseLockWarning,
     PolicyError,
     ProcessError,
     RolloutError,
     SteadyrlError,
     StepTimeoutError,
+    TrainingError,
     WorkerLostError,
+    WrapperError,
 )
 from steadyrl.gradients import (
     GradientBias,
@@ -57,9 +62,11 @@ from steadyrl.perturbation import (
     renumber,
     sample_path,
 )
+from steadyrl.phase import PhaseReport, PhaseTracker
 from steadyrl.process import LearningProcess
 from steadyrl.renewal import EpisodeLengths, phase_distance, phase_mixing_time, renewal_sequence
 from steadyrl.rollouts import Episodes, Samples, collect_episodes, collect_samples
+from steadyrl.sspg import Settings, SteadyStateGradient, steady_state_gradient, stream_episode_length
 from steadyrl.stationary import (
     average_episode_length,
     expected_visits,
@@ -70,11 +77,21 @@ from steadyrl.stationary import (
 from steadyrl.strategies import Recommendation, Strategy, compare_strategies, recommend
 from steadyrl.tabular import extend_policy, softmax_policy, uniform_policy
 from steadyrl.values import action_values, episode_performance, state_values, steady_state_performance
+from steadyrl.wrappers import (
+    PerturbedStarts,
+    PhaseMonitor,
+    PreRolledStart,
+    StaggeredStart,
+    StaggeredVectorEnv,
+    StationaryStart,
+    pre_roll,
+)
 
 __version__ = version("steadyrl")
 
 __all__ = [
     "AccuracyError",
+    "CopyLostError",
     "CoupledSample",
     "Delays",
     "DelaysError",
@@ -100,15 +117,29 @@ __all__ = [
     "NotEpisodicError",
     "Perturbation",
     "PerturbationError",
+    "PerturbedStarts",
+    "PhaseLockWarning",
+    "PhaseMonitor",
+    "PhaseReport",
+    "PhaseTracker",
     "PolicyError",
+    "PreRolledStart",
     "ProcessError",
     "Recommendation",
     "RolloutError",
     "Samples",
+    "Settings",
+    "StaggeredStart",
+    "StaggeredVectorEnv",
+    "StationaryStart",
+    "SteadyStateGradient",
     "SteadyrlError",
     "StepTimeoutError",
     "Strategy",
+    "Trained",
+    "TrainingError",
     "WorkerLostError",
+    "WrapperError",
     "action_values",
     "average_episode_length",
     "batch_distance",
@@ -126,6 +157,7 @@ __all__ = [
     "environments",
     "episode_performance",
     "errors",
+    "evaluate",
     "expected_visits",
     "extend_policy",
     "gallery",
@@ -139,6 +171,7 @@ __all__ = [
     "phase_distance",
     "phase_mixing_time",
     "policy_gradient",
+    "pre_roll",
     "recommend",
     "renewal_sequence",
     "renumber",
@@ -147,10 +180,22 @@ __all__ = [
     "spectral_gap",
     "state_values",
     "stationary_distribution",
+    "steady_state_gradient",
     "steady_state_mean",
     "steady_state_performance",
     "steady_state_policy_gradient",
+    "stream_episode_length",
     "total_variation",
+    "train",
     "uniform_delays",
     "uniform_policy",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs PyTorch when it is first used."""
+    if name in ("Trained", "evaluate", "train"):
+        from steadyrl import sspg
+
+        return getattr(sspg, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

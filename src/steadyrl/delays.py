@@ -42,6 +42,8 @@ class Delays:
     """P(D = k) for k = 0, 1, ..., window; P(D = 0) = 0."""
     distance: float
     """Of the copies' ages from the stationary ones, for many copies."""
+    lengths: EpisodeLengths | None = None
+    """What they were designed for; `for_same_step` needs it."""
 
     def __post_init__(self) -> None:
         values = np.array(self.probabilities, dtype=float)
@@ -64,6 +66,25 @@ class Delays:
     def mean(self) -> float:
         """E[D], what a pre-roll costs per copy."""
         return float(np.arange(len(self.probabilities)) @ self.probabilities)
+
+    def for_same_step(self) -> Delays:
+        """Return the delays for a stream without terminal states (SAME_STEP autoreset, Stable-Baselines3).
+
+        There an episode takes T - 1 steps, and its ages are 1, ..., T - 1; a design for T would put copies of fixed
+        length out of step. The window is the smallest that comes as close. Delays that were not designed are returned
+        as they are: steps of whatever stream they are used in.
+
+        Example:
+            >>> design_delays(EpisodeLengths.from_gymnasium([3])).for_same_step().assign(3).tolist()
+            [1, 2, 3]
+        """
+        if self.lengths is None:
+            return self
+        if self.lengths.longest < 2 or self.lengths.probabilities[1] > 0:
+            raise DelaysError("some episodes have T = 1, a reset and no action: they leave no trace in this stream")
+        shorter = EpisodeLengths(self.lengths.probabilities[1:])
+        beyond = _beyond(stationary_ages(shorter))
+        return design_delays(shorter, window=max(int(np.argmax(beyond <= self.distance + 1e-12)), 1))
 
     def draw(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Return n independent delays; `assign` is better where there are few copies."""
@@ -97,7 +118,7 @@ def design_delays(lengths: EpisodeLengths, window: int | None = None, tolerance:
     """
     check_lengths(lengths)
     ages = stationary_ages(lengths)
-    beyond = np.append(ages[::-1].cumsum()[::-1][1:], 0.0)  # entry W: P(A > W)
+    beyond = _beyond(ages)
     if window is None:
         if not 0 < tolerance <= 1:
             raise DelaysError(f"tolerance is {tolerance!r}; it must be a distance above 0 and at most 1")
@@ -107,7 +128,7 @@ def design_delays(lengths: EpisodeLengths, window: int | None = None, tolerance:
     window = int(min(window, lengths.longest))  # a longer one gains nothing: the distance is 0
     inside = ages[: window + 1]
     probabilities = np.append(0.0, inside[:0:-1] / inside.sum())
-    return Delays(probabilities, float(beyond[window]))
+    return Delays(probabilities, float(beyond[window]), lengths)
 
 
 def uniform_delays(lengths: EpisodeLengths, window: int | None = None) -> Delays:
@@ -125,6 +146,11 @@ def stationary_ages(lengths: EpisodeLengths) -> Array:
     ages = lengths.survival / lengths.mean
     ages[0] = 0.0
     return ages
+
+
+def _beyond(ages: Array) -> Array:
+    """Return P(A > W) for W = 0, 1, ..., the longest."""
+    return np.append(ages[::-1].cumsum()[::-1][1:], 0.0)
 
 
 def delayed_distance(lengths: EpisodeLengths, probabilities: Array, steps: int) -> Array:

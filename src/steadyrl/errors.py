@@ -60,6 +60,24 @@ class MissingExtraError(SteadyrlError):
     """An optional dependency is not installed; the message has the pip line."""
 
 
+class TrainingError(SteadyrlError):
+    """Training cannot start or go on: a bad setting or checkpoint, or numbers that are no longer finite."""
+
+
+class WrapperError(SteadyrlError):
+    """A cure cannot be applied to this environment, or the environment broke its contract."""
+
+
+class CopyLostError(WrapperError):
+    """A copy of a vector environment died or raised; `copies` has their numbers, where they can be told."""
+
+    copies: tuple[int, ...] = ()
+
+
+class PhaseLockWarning(UserWarning):
+    """Copies of an environment march through their episodes in step."""
+
+
 class RolloutError(SteadyrlError):
     """Collecting cannot start or go on: a bad environment, option, backend or checkpoint."""
 

@@ -1,0 +1,244 @@
+"""Are live copies at steady state? Their ages say so.
+
+The *age* of a copy counts the states of its episode so far. At steady state the ages in a batch of n steps and N copies
+are distributed as P(L >= k) / E[L]; copies that march in step crowd at a few ages instead. The distance is the
+total variation between the two over groups of ages, about N / 4 of them with equal stationary shares.
+
+N copies are a sample, so at steady state, too, what is found is not 0 but some floor. For a normal x with mean delta
+and standard error s, E|x| is about sqrt(delta^2 + 2 s^2 / pi): squares add. So
+
+    distance = sqrt(max(0, found^2 - floor^2)),
+
+with the floor from copies simulated at steady state (steps of one copy are not independent). What chance alone
+reaches about once in a thousand batches is reported beside it, as `noise`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steadyrl.errors import DelaysError
+from steadyrl.lifetable import LifeTable
+from steadyrl.renewal import EpisodeLengths
+
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+_SIMULATED = 256  # copies whose spread is measured
+_DRAWS = 128
+_MEMORY = 8  # episodes a copy from which the stationary ages are known
+_RARE = 3.09  # standard errors that chance exceeds once in a thousand
+_REFRESH = 0.1  # relative change of E[L] after which the floor is computed anew
+_MOST_GROUPS = 64
+
+
+@dataclass(frozen=True)
+class PhaseReport:
+    """What the last batch showed."""
+
+    distance: float
+    """Of the batch's ages from the stationary ones, free of the bias of finitely many copies; nan if unknown yet."""
+    noise: float
+    """The distance that copies at steady state show once in a thousand batches."""
+    average_episode_length: float
+    """E[T] of recent episodes, from steps and ends; inf if none has ended."""
+    steps: int
+    """Steps of all copies, since the start."""
+    ends: int
+    """Episodes that came to their own end, since the start."""
+    phase_locked: bool
+    """Whether the distance is above the tolerance and beyond chance."""
+    unresolved: float
+    """The share of episodes that outlive every age seen, so that their length is not known."""
+
+
+class PhaseTracker:
+    """Follows the ages of N copies, step by step.
+
+    Args:
+        num_envs: N.
+        same_step: whether resets happen within the step that ends an episode (SAME_STEP, Stable-Baselines3), so
+            that terminal states are not in the stream. Otherwise (NEXT_STEP) they are, with age T.
+        n_steps: steps of a batch.
+        tolerance: the distance above which copies count as phase-locked, if chance does not explain it.
+
+    Example:
+        >>> tracker = PhaseTracker(64, same_step=False, n_steps=1)
+        >>> for t in range(1, 100):
+        ...     _ = tracker.update(np.full(64, t % 10 == 9))  # all end together, T = 10
+        >>> report = tracker.report()
+        >>> report.phase_locked, round(report.distance, 2), round(report.average_episode_length, 6)
+        (True, 0.89, 10.0)
+    """
+
+    def __init__(self, num_envs: int, *, same_step: bool, n_steps: int = 16, tolerance: float = 0.01) -> None:
+        for name, value in (("num_envs", num_envs), ("n_steps", n_steps)):
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+                raise DelaysError(f"{name} is {value!r}; it must be a whole number, 1 or more")
+        if not 0 < tolerance <= 1:
+            raise DelaysError(f"tolerance is {tolerance!r}; it must be a distance above 0 and at most 1")
+        self.num_envs, self.n_steps = int(num_envs), int(n_steps)
+        self.same_step, self.tolerance = same_step, tolerance
+        self.ages = np.ones(self.num_envs, dtype=np.int64)
+        """Of the states that the copies are in now."""
+        self.table = LifeTable(memory=max(_MEMORY * num_envs, 256.0))
+        self._restarting = np.zeros(self.num_envs, dtype=bool)  # NEXT_STEP: their next step is the reset
+        self._ages = np.empty((self.n_steps, self.num_envs), dtype=np.int64)
+        self._done = np.empty((self.n_steps, self.num_envs), dtype=bool)
+        self._filled = 0
+        self._steps = self._ends = 0
+        self._distance = self._noise = math.nan
+        self._floor = _Floor()
+
+    @property
+    def restarting(self) -> Flags:
+        """Which copies' next step is their reset."""
+        return self._restarting
+
+    def reset(self, mask: Flags | None = None) -> None:
+        """All copies, or those of the mask, were reset."""
+        at = slice(None) if mask is None else mask
+        self.ages[at] = 1
+        self._restarting[at] = False
+
+    def update(self, done: Flags, cut: Flags | None = None) -> bool:
+        """Take in one step of all copies; return whether it completed a batch.
+
+        Args:
+            done: whose episode ended by itself (terminated or truncated).
+            cut: whose episode was cut short from outside; `done` is not set for these.
+        """
+        restart = done if cut is None else done | cut
+        row = self._filled
+        if self.same_step:
+            self._ages[row] = self.ages  # where the action was taken
+            self.ages += 1
+            self.ages[restart] = 1
+        else:
+            self.ages += 1
+            self.ages[self._restarting] = 1
+            self._ages[row] = self.ages  # what it led to
+            self._restarting = restart.copy()
+        self._done[row] = done
+        self._filled += 1
+        if self._filled < self.n_steps:
+            return False
+        self._finish_batch()
+        return True
+
+    def report(self) -> PhaseReport:
+        """Return what the last complete batch showed."""
+        locked = self._distance > max(self.tolerance, self._noise)
+        survival = self.table.survival()
+        return PhaseReport(
+            distance=self._distance,
+            noise=self._noise,
+            average_episode_length=self._average_episode_length(survival),
+            steps=self._steps,
+            ends=self._ends,
+            phase_locked=bool(locked),
+            unresolved=float(survival[-1]),
+        )
+
+    def lengths(self) -> EpisodeLengths | None:
+        """Return the distribution of T of recent episodes, or None if none has ended yet."""
+        return self.table.lengths(reset_steps=int(self.same_step))
+
+    def stream_lengths(self) -> EpisodeLengths | None:
+        """Return the distribution of steps per episode in this stream: T, or T - 1 where resets take no step."""
+        return self.table.lengths()
+
+    def _average_episode_length(self, survival: Array) -> float:
+        """Steps over ends, each age weighted as at steady state; of an unknown tail only that it is not shorter."""
+        ends = self.table.ends.sum()
+        if ends <= 0:
+            return math.inf
+        plain = self.table.visits.sum() / ends if survival[-1] > self.tolerance else 0.0
+        return float(max(survival[1:].sum(), plain)) + self.same_step
+
+    def _finish_batch(self) -> None:
+        ages, done = self._ages.ravel(), self._done.ravel()
+        visits = np.bincount(ages)
+        ends = np.bincount(ages[done], minlength=1)
+        self.table.add(visits, ends)
+        self._steps += len(ages)
+        self._ends += int(ends.sum())
+        self._filled = 0
+        survival = self.table.survival()
+        if self._ends:
+            self._measure(visits, survival)
+
+    def _measure(self, visits: NDArray[np.int64], survival: Array) -> None:
+        alive = survival[1:-1] if survival[-1] < 1e-12 else survival[1:]
+        mean = float(alive.sum())
+        if self._floor.stale(mean):
+            groups = min(max(self.num_envs // 4, 4), _MOST_GROUPS)
+            self._floor = _Floor.simulated(alive, groups, self.num_envs, self.n_steps)
+        found = self._floor.distance(visits, alive / mean)
+        floor, spread = self._floor.floor, self._floor.spread
+        self._distance = math.sqrt(max(0.0, found**2 - floor**2))
+        self._noise = math.sqrt((floor + _RARE * spread) ** 2 - floor**2)
+
+
+@cache
+def _normals() -> Array:
+    return np.random.default_rng(1).standard_normal((_DRAWS, _SIMULATED))
+
+
+class _Floor:
+    """Groups of ages, and the distance that a sample of copies shows at steady state."""
+
+    def __init__(self) -> None:
+        self.mean = math.nan
+        self.floor = self.spread = 0.0
+        self._group = np.zeros(1, dtype=np.int64)
+
+    def stale(self, mean: float) -> bool:
+        return not abs(mean - self.mean) <= _REFRESH * mean
+
+    @classmethod
+    def simulated(cls, alive: Array, groups: int, copies: int, n_steps: int) -> _Floor:
+        found = cls()
+        found.mean = float(alive.sum())
+        share = alive / found.mean
+        found._group = np.minimum(((np.cumsum(share) - share / 2) * groups).astype(np.int64), groups - 1)
+        share = found._shares(alive, n_steps)
+        share -= share.mean(axis=0)
+        # Normal samples with the covariance of the shares: neighbouring groups go together in the steps of one copy.
+        draws = _normals() @ share
+        distances = 0.5 * np.abs(draws).sum(axis=1) * math.sqrt((1 + 1 / _MEMORY) / (_SIMULATED * copies))
+        found.floor, found.spread = float(distances.mean()), float(distances.std())
+        return found
+
+    def distance(self, visits: NDArray[np.int64], share: Array) -> float:
+        """Half the sum of differences over groups; ages that the table does not know count as different."""
+        inside = visits[1 : len(share) + 1]
+        found = np.bincount(self._groups(len(inside)), weights=inside) / visits.sum()
+        wanted = np.bincount(self._groups(len(share)), weights=share)
+        found = np.append(found, np.zeros(max(0, len(wanted) - len(found))))
+        outside = float(visits[len(share) + 1 :].sum() / visits.sum())
+        return float(0.5 * (np.abs(found[: len(wanted)] - wanted).sum() + outside))
+
+    def _groups(self, count: int) -> NDArray[np.int64]:
+        """The groups of ages 1, ..., count; ages past those that were grouped belong to the last."""
+        known = self._group[:count]
+        return np.append(known, np.full(count - len(known), self._group[-1])) if count > len(known) else known
+
+    def _shares(self, alive: Array, n_steps: int) -> Array:
+        """Shares of the groups in n steps of each of some copies at steady state, [copies, groups]."""
+        rng = np.random.default_rng(0)
+        edges = np.cumsum(alive) / alive.sum()
+        age = np.searchsorted(edges, (np.arange(_SIMULATED) + rng.random(_SIMULATED)) / _SIMULATED, side="right")
+        age = np.minimum(age, len(alive) - 1)
+        hazard = np.append(1 - alive[1:] / np.maximum(alive[:-1], 1e-300), 1.0)
+        share = np.zeros((_SIMULATED, int(self._group[-1]) + 1))
+        row = np.arange(_SIMULATED)
+        for _ in range(n_steps):
+            share[row, self._group[age]] += 1 / n_steps
+            age = np.where(rng.random(_SIMULATED) < hazard[age], 0, age + 1)
+        return share

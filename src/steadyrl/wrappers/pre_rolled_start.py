@@ -1,0 +1,59 @@
+"""One environment whose first reset runs ahead by a designed number of steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.utils import RecordConstructorArgs
+
+from steadyrl.delays import Delays
+from steadyrl.errors import DelaysError
+from steadyrl.wrappers.acting import single_actor
+
+
+class PreRolledStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+    """The first reset runs D - 1 steps inside it and shows where that leads; later resets are untouched.
+
+    An observation after a reset is never an end, so delays are those of a stream without terminal states, and
+    resets inside take no step: copies that start so are at steady state where resets happen within a step
+    (SAME_STEP, Stable-Baselines3). In a NEXT_STEP stream the ends are missing at first, a share of 1/E[T]; `pre_roll`
+    has them too.
+
+    Args:
+        env: the environment.
+        delays: `Delays` (as from `design_delays`), or one delay D, at least 1.
+        policy: what acts meanwhile: it has `act(observations, rng)`, or is a function of one observation; None
+            takes random actions.
+
+    Example:
+        >>> env = PreRolledStart(gymnasium.make("steadyrl/StateSweep-v0", n=10), 4)
+        >>> env.reset(seed=0)[0], env.reset()[0]
+        (4, 1)
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], delays: Delays | int, policy: Any = None) -> None:
+        RecordConstructorArgs.__init__(self, delays=delays, policy=policy)
+        gymnasium.Wrapper.__init__(self, env)
+        number = isinstance(delays, int | np.integer) and not isinstance(delays, bool)
+        if not isinstance(delays, Delays) and not (number and delays >= 1):
+            raise DelaysError(f"delays is {delays!r}; give Delays (as from design_delays), or one delay of 1 or more")
+        self._delays = delays.for_same_step() if isinstance(delays, Delays) else int(delays)
+        self._policy = policy
+        self._started = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment; the first time, run ahead."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        if self._started:
+            return observation, info
+        self._started = True
+        rng = self.np_random
+        delay = self._delays if isinstance(self._delays, int) else int(self._delays.draw(1, rng)[0])
+        act = single_actor(self._policy, self.action_space, rng)
+        for _ in range(delay - 1):
+            observation, _, terminated, truncated, info = self.env.step(act(observation))
+            if terminated or truncated:
+                observation, info = self.env.reset(options=options)
+        return observation, info
