@@ -20,7 +20,9 @@ def reproduce(
     name: Annotated[str, typer.Argument(help="An experiment's name, or 'all'; 'list' names them.")] = "all",
     scale: Annotated[
         str,
-        typer.Option(help="'quick' (minutes for all), 'laptop' (under 90 minutes on 2 cores), 'paper' (its own sizes)."),
+        typer.Option(
+            help="'quick' (minutes for all), 'laptop' (under 90 minutes on 2 cores), 'paper' (its own sizes)."
+        ),
     ] = "quick",
     out: Annotated[Path, typer.Option(help="The folder of results, made if need be.")] = Path("results"),
     resume: Annotated[
@@ -33,8 +35,8 @@ def reproduce(
 ) -> None:
     """Reproduce the paper: every figure, table and claim, beside what the paper says.
 
-    Writes, for each item, a result file (NAME.npz; its numbers also as NAME.json), the figure (NAME.svg, NAME.png) and a
-    page (NAME.html), and index.html. What is finished survives Ctrl-C; --resume goes on.
+    Writes, for each item, a result file (NAME.npz; its numbers also as NAME.json), the figure (NAME.svg, NAME.png) and
+    a page (NAME.html), and index.html. What is finished survives Ctrl-C; --resume goes on.
 
     Examples:
     `steadyrl reproduce all --scale laptop --out results`

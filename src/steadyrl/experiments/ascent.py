@@ -1,4 +1,4 @@
-"""Plain stochastic gradient ascent with the steady-state policy gradient, in Hopper, as the paper's gradient check ran it.
+"""Plain stochastic gradient ascent with the steady-state policy gradient, as the paper's gradient check ran it.
 
     theta <- theta + alpha g,        g an unbiased estimate of grad J_epi (Theorem 5)
 
@@ -10,8 +10,8 @@ inflated. Episodes come in groups, g_i, and over all pairs
 
     |grad J|^2 is estimated by  (|sum_i g_i|^2 - sum_i |g_i|^2) / (G (G - 1)),        with a jackknife error.
 
-The state-value baseline is fitted to the episodes of the update before, so it is independent of all groups. The change of
-performance is measured with common random numbers: the same episode seeds and the same action noise before and after.
+The state-value baseline is fitted to the episodes of the update before, so it is independent of all groups. The change
+of performance is measured with common random numbers: the same episode seeds and action noise before and after.
 """
 
 from __future__ import annotations

@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from steadyrl.errors import RolloutError
-from steadyrl.experiments import discounting, elsewhere, illustration, mixing_figures, sweep, unification
+from steadyrl.experiments import (
+    discounting,
+    elsewhere,
+    gradient_check,
+    illustration,
+    mixing_figures,
+    stages,
+    sweep,
+    unification,
+)
 from steadyrl.experiments.frame import Experiment
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     illustration.EXPERIMENT,
     unification.EXPERIMENT,
+    gradient_check.EXPERIMENT,
     mixing_figures.EXPERIMENT,
     sweep.EXPERIMENT,
     discounting.EXPERIMENT,
+    stages.EXPERIMENT,
     elsewhere.EXPERIMENT,
 )
 

@@ -19,7 +19,7 @@ from steadyrl.confidence import bootstrap, perturbed_mixing_time
 from steadyrl.diagnosis import slowest
 from steadyrl.experiments.lab import Lab
 from steadyrl.figures import PERTURBED, QUIET, RAW
-from steadyrl.moments import MarginalMoments, marginal_moments
+from steadyrl.moments import marginal_moments
 from steadyrl.perturbation import Perturbation
 from steadyrl.renewal import EpisodeLengths, phase_distance
 from steadyrl.rollouts.episodes import AgeSums
@@ -28,6 +28,8 @@ Array = NDArray[np.float64]
 
 SETTLED = 0.05
 """A mean has settled when it stays within this many of its steady-state standard deviations: what an eye can see."""
+SPAN = 6.0
+"""Average episode lengths shown under the perturbation."""
 _HALVES = 40  # half-samples of groups, for the interval of settling times
 _LEVEL = 0.001  # chance that the largest of all differences to brute force is called one although there is none
 
@@ -68,39 +70,18 @@ def measure(plan: Plan, lab: Lab, part: int) -> tuple[dict[str, Any], dict[str, 
         groups=plan.groups,
         width=plan.width,
     )
+    numbers, arrays = analyse_lengths(gymnasium_lengths, plan, lab.seed + part)
+    numbers["observed values"] = int(sums[0].total.shape[1])
     lengths = EpisodeLengths.from_gymnasium(gymnasium_lengths)
     paper = Perturbation.for_average_episode_length(lengths.mean)
-    sure = bootstrap(
-        lengths, len(gymnasium_lengths), rng=np.random.default_rng([lab.seed, part]), resamples=100, steps=1
-    )
-    perturbed = perturbed_mixing_time(
-        lengths, len(gymnasium_lengths), paper, rng=np.random.default_rng([lab.seed, part, 1])
-    )
-    numbers: dict[str, Any] = {
-        "policy": plan.policy,
-        "episodes": len(gymnasium_lengths),
-        "observed values": int(sums[0].total.shape[1]),
-        "E[T]": sure.average_episode_length,
-        "CV": sure.coefficient_of_variation,
-        "period": lengths.period,
-        "mixing time": sure.mixing_time,
-        "perturbed mixing time": perturbed,
-        "epsilon": paper.epsilon,
-    }
-    arrays: dict[str, Any] = {}
-    for kind, perturbation, span in (("raw", None, plan.span), ("perturbed", paper, 6.0)):
-        moments, distance = _curves(sums, lengths, perturbation, span, plan.points)
-        numbers[kind] = _settling(sums, lengths, perturbation, span, lab.seed + part)
-        numbers[kind]["distance at"] = {
-            f"{c:g}": float(distance[int(c * lengths.mean)]) for c in (1, 2, 3, 24) if c <= span
-        }
+    for kind, perturbation, span in (("raw", None, plan.span), ("perturbed", paper, SPAN)):
+        moments = marginal_moments(sums, _shown(lengths, span, plan.points), perturbation)
+        numbers[kind] |= _settling(sums, lengths, perturbation, span, lab.seed + part)
         numbers[kind]["apart at"] = _apart_at(sums, lengths, perturbation, span)
-        arrays[f"{kind} time"] = (moments.times / lengths.mean).astype(np.float32)
         arrays[f"{kind} mean"] = moments.mean.astype(np.float32)
         arrays[f"{kind} error"] = moments.mean_error.astype(np.float32)
         arrays[f"{kind} stationary"] = moments.stationary_mean.astype(np.float32)
         arrays[f"{kind} deviation"] = moments.stationary_deviation.astype(np.float32)
-        arrays[f"{kind} distance"] = distance[moments.times].astype(np.float32)
         checks = plan.checks if kind == "raw" else plan.perturbed_checks
         if plan.rollouts and checks:
             found = _check(plan, lab, policy, sums, lengths, perturbation, checks, 1000 * part + 500)
@@ -109,12 +90,38 @@ def measure(plan: Plan, lab: Lab, part: int) -> tuple[dict[str, Any], dict[str, 
     return numbers, arrays
 
 
-def _curves(
-    sums: list[AgeSums], lengths: EpisodeLengths, perturbation: Perturbation | None, span: float, points: int
-) -> tuple[MarginalMoments, Array]:
-    steps = int(span * lengths.mean) + 1
-    times = np.unique(np.linspace(1, steps, points).astype(np.int64))
-    return marginal_moments(sums, times, perturbation), phase_distance(lengths, steps, perturbation)
+def analyse_lengths(gymnasium_lengths: Any, plan: Plan, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what episode lengths alone say: numbers with intervals, and the phase distance, raw and perturbed."""
+    lengths = EpisodeLengths.from_gymnasium(gymnasium_lengths)
+    paper = Perturbation.for_average_episode_length(lengths.mean)
+    count = len(gymnasium_lengths)
+    sure = bootstrap(lengths, count, rng=np.random.default_rng([seed, 0]), resamples=100, steps=1)
+    numbers: dict[str, Any] = {
+        "policy": plan.policy,
+        "episodes": count,
+        "E[T]": vars(sure.average_episode_length),
+        "CV": vars(sure.coefficient_of_variation),
+        "period": lengths.period,
+        "mixing time": vars(sure.mixing_time),
+        "perturbed mixing time": vars(
+            perturbed_mixing_time(lengths, count, paper, rng=np.random.default_rng([seed, 1]))
+        ),
+        "epsilon": paper.epsilon,
+    }
+    arrays: dict[str, Any] = {}
+    for kind, perturbation, span in (("raw", None, plan.span), ("perturbed", paper, SPAN)):
+        times = _shown(lengths, span, plan.points)
+        distance = phase_distance(lengths, int(times[-1]), perturbation)
+        numbers[kind] = {
+            "distance at": {f"{c:g}": float(distance[int(c * lengths.mean)]) for c in (1, 2, 3, 24) if c <= span}
+        }
+        arrays[f"{kind} time"] = (times / lengths.mean).astype(np.float32)
+        arrays[f"{kind} distance"] = distance[times].astype(np.float32)
+    return numbers, arrays
+
+
+def _shown(lengths: EpisodeLengths, span: float, points: int) -> NDArray[np.int64]:
+    return np.unique(np.linspace(1, int(span * lengths.mean) + 1, points).astype(np.int64))
 
 
 def _settling(
@@ -131,7 +138,7 @@ def _settling(
     for _ in range(_HALVES if len(sums) >= 8 and math.isfinite(whole) else 0):
         half = rng.permutation(len(sums))[: len(sums) // 2]
         halves.append(_last_to_settle([sums[i] for i in half], times, perturbation, lengths.mean))
-    low, high = (np.quantile(halves, [0.05, 0.95]) if halves else (whole, whole))
+    low, high = np.quantile(halves, [0.05, 0.95]) if halves else (whole, whole)
     return {"settles": {"value": whole, "low": float(min(low, whole)), "high": float(max(high, whole))}}
 
 
@@ -206,7 +213,11 @@ def _check(
         values = np.where(real[:, :, None], found.observations[:, :, : plan.width], 0.0)
         mean = values.sum(axis=0) / np.maximum(count, 1)[:, None]
         squares = (values**2).sum(axis=0) / np.maximum(count, 1)[:, None] - mean**2
-        return {"count": count, "mean": mean, "error": np.sqrt(np.maximum(squares, 0) / np.maximum(count - 1, 1)[:, None])}
+        return {
+            "count": count,
+            "mean": mean,
+            "error": np.sqrt(np.maximum(squares, 0) / np.maximum(count - 1, 1)[:, None]),
+        }
 
     found = lab.arrays(label, compute)
     other = marginal_moments(sums, times, perturbation)
@@ -234,11 +245,13 @@ def draw_means(axes: Any, arrays: Any, kind: str) -> None:
     moving = scale > 1e-6 * (1 + np.abs(centre))
     mean = (arrays[f"{kind} mean"] - centre)[:, moving] / scale[moving]
     error = 1.645 * arrays[f"{kind} error"][:, moving] / scale[moving]
-    colours = _palette(mean.shape[1])
+    colours = palette(mean.shape[1])
     checked = f"{kind} check time" in arrays
     dots = (arrays[f"{kind} check mean"] - centre)[:, moving] / scale[moving] if checked else None
     for j, colour in enumerate(colours):
-        axes.fill_between(time, mean[:, j] - error[:, j], mean[:, j] + error[:, j], color=colour, alpha=0.15, lw=0, rasterized=True)
+        axes.fill_between(
+            time, mean[:, j] - error[:, j], mean[:, j] + error[:, j], color=colour, alpha=0.15, lw=0, rasterized=True
+        )
         axes.plot(time, mean[:, j], color=colour, linewidth=0.7, rasterized=mean.shape[1] > 30)
         if dots is not None:
             axes.plot(arrays[f"{kind} check time"], dots[:, j], ".", color=colour, markersize=2.5)
@@ -258,7 +271,8 @@ def draw_distance(axes: Any, arrays: Any, kind: str) -> None:
     axes.set_xlim(0, float(arrays[f"{kind} time"][-1]))
 
 
-def _palette(count: int) -> list[Any]:
+def palette(count: int) -> list[Any]:
+    """Return so many colours, dark to light."""
     import matplotlib
 
     shades = matplotlib.colormaps["viridis"]

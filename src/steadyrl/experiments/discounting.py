@@ -3,14 +3,13 @@
     E[Q_gamma(s, a) grad log pi(s, a)] = (1 - gamma)/gamma E[grad Q_gamma(s, a)],       s, a ~ rho
 
 The left-hand side is what they compute; appendix E says that the right-hand side is proportional to the gradient of the
-steady-state performance if the policy does not change rho. Everything here is exact. Along the training of a small process
-the direction that they compute is compared with the true gradient, and ascents along either are compared by
+steady-state performance if the policy does not change rho. Everything here is exact. Along the training of a small
+process the direction that they compute is compared with the true gradient, and ascents along either are compared by
 where they lead. Phase is a second bias: an estimator that does not wait samples rho^(t), not rho.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -200,7 +199,9 @@ def draw(result: Result) -> Any:
     arrays, discounts = result.arrays, result.settings["discounts"]
     for row, (name, title) in enumerate((("lake", "FrozenLake-v1"), ("trap", "little now or much later"))):
         for i, gamma in enumerate(discounts):
-            axes[3 * row].plot(arrays[f"{name} cosine"][i], color=_COLOURS[i], linewidth=1.2, label=f"gamma = {gamma:g}")
+            axes[3 * row].plot(
+                arrays[f"{name} cosine"][i], color=_COLOURS[i], linewidth=1.2, label=f"gamma = {gamma:g}"
+            )
             axes[3 * row + 1].plot(arrays[f"{name} reached performance"][i], color=_COLOURS[i], linewidth=1.2)
         axes[3 * row + 1].plot(arrays[f"{name} true performance"], color="black", linewidth=1.4, label="true gradient")
         axes[3 * row].set_title(f"{title}: cosine with the true gradient", fontsize=9)
@@ -243,16 +244,16 @@ def findings(result: Result) -> Sequence[Finding]:
         ),
         Finding(
             "A3C's discounted estimator does not compute the policy gradient",
-            f"least cosine over training: FrozenLake-v1 {_by(lake['least cosine'], discounts)}; a small reward now or a "
-            f"large one later {_by(trap['least cosine'], discounts)}. Ascents along it end at J_epi "
+            f"least cosine over training: FrozenLake-v1 {_by(lake['least cosine'], discounts)}; a small reward now "
+            f"or a large one later {_by(trap['least cosine'], discounts)}. Ascents along it end at J_epi "
             f"{_by(trap['reached'], discounts)} there, along the true gradient at {trap['performance']['last']:.3g}",
             bool(wrong),
             f"the update points exactly the wrong way at gamma = {', '.join(wrong)}" if wrong else "",
         ),
         Finding(
             "A3C does not wait for steady state; few-step data is then biased by phase",
-            f"one-step batches of phase-locked copies: cosine from {phase['least']:.3g} to {phase['largest']:.3g} with time, "
-            "periodic for ever",
+            f"one-step batches of phase-locked copies: cosine from {phase['least']:.3g} to {phase['largest']:.3g} with "
+            "time, periodic for ever",
             phase["least"] < 0.5 and phase["largest"] < 0.999,
         ),
     ]
@@ -272,7 +273,9 @@ def rows(result: Result) -> Sequence[tuple[str, str]]:
                 title,
                 f"J_epi {entry['performance']['first']:.4g} to {entry['performance']['last']:.4g}, E[T] "
                 f"{entry['length']['first']:.4g} to {entry['length']['last']:.4g}; estimate / gradient in length: "
-                + ", ".join(f"{low:.2g} to {high:.2g} (gamma = {g})" for g, (low, high) in entry["length ratio"].items()),
+                + ", ".join(
+                    f"{low:.2g} to {high:.2g} (gamma = {g})" for g, (low, high) in entry["length ratio"].items()
+                ),
             )
         )
     return found
@@ -281,7 +284,7 @@ def rows(result: Result) -> Sequence[tuple[str, str]]:
 EXPERIMENT = Experiment(
     name="appendix-e",
     title="Section 6.1 and appendix E: what discounted few-step estimators compute",
-    claim="A3C's estimator is not the policy gradient: it drops E[T] - 1, discounts, and does not wait for steady state.",
+    claim="A3C's estimator is not the policy gradient: it discounts, drops E[T] - 1, and does not wait.",
     settings={
         "quick": Settings(updates=60, trap_updates=60, lake_rate=20.0),
         "laptop": Settings(),

@@ -133,7 +133,10 @@ EXPERIMENT = Experiment(
         "quick": _QUICK,
         "laptop": _LAPTOP,
         "paper": Settings(
-            tuple(replace(plan, episodes=max(plan.episodes, 100_000), rollouts=100_000, checks=_GRID) for plan in _LAPTOP.plans)
+            tuple(
+                replace(plan, episodes=max(plan.episodes, 100_000), rollouts=100_000, checks=_GRID)
+                for plan in _LAPTOP.plans
+            )
         ),
     },
     run=run,

@@ -158,7 +158,7 @@ def identity(experiment: str, scale: str, seed: int, settings: Any) -> dict[str,
 def plain(value: Any) -> Any:
     """Return a value as JSON has it; infinities and not-a-number as text, since JSON has none."""
     if isinstance(value, Interval):
-        return plain({"value": value.value, "low": value.low, "high": value.high})
+        return plain(vars(value))
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | np.ndarray):

@@ -1,8 +1,8 @@
 """Figure 1: the perturbation trick, drawn from the model itself.
 
-The example's episodes have 2 or 4 transitions, so as it is it never converges (period 2). The one-step and the recursive
-perturbation add a null state after terminal states; every arrow is an entry of the transition matrix that `perturb`
-returns.
+The example's episodes have 2 or 4 transitions, so as it is it never converges (period 2). The one-step and the
+recursive perturbation add a null state after terminal states; every arrow is an entry of the transition matrix that
+`perturb` returns.
 """
 
 from __future__ import annotations
@@ -95,8 +95,9 @@ def _draw_graph(axes: Any, chain: Any, terminal: Any) -> None:
     for source, target in np.argwhere(chain > 0):
         a, b = np.array(_PLACES[int(source)]), np.array(_PLACES[int(target)])
         there_and_back = chain[target, source] > 0
+        path: dict[str, Any]
         if source == target:
-            path = {"posA": a + (-0.1, -0.2), "posB": a + (0.1, -0.2), "connectionstyle": "arc3,rad=2.4"}
+            path = {"posA": (*a, -0.1, -0.2), "posB": (*a, 0.1, -0.2), "connectionstyle": "arc3,rad=2.4"}
             label = a + np.array([0.0, -0.5])
         else:
             bend = 0.22 if there_and_back else 0.0

@@ -1,8 +1,8 @@
 """Where experiments work: collecting with a memory, so that an interrupted run goes on where it stopped.
 
-Everything that a run asks for has a label. What is finished is kept under it in the run's folder of unfinished work, and
-what is half finished keeps its blocks there; a second run with the same settings finds both. The folder goes when the
-experiment is done.
+Everything that a run asks for has a label. What is finished is kept under it in the run's folder of unfinished work,
+and what is half finished keeps its blocks there; a second run with the same settings finds both. The folder goes when
+the experiment is done.
 """
 
 from __future__ import annotations

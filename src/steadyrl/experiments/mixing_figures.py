@@ -121,7 +121,7 @@ def panel_finding(entry: Any, panel: Panel) -> Finding:
     why = ""
     if late or early:
         apart = measured["apart at"].get(f"{panel.claim:g}")
-        why = f"the means settle {'later' if late else 'sooner'} than claimed by our measure ({SETTLED} standard deviations)"
+        why = f"by our measure ({SETTLED} standard deviations) means settle {'later' if late else 'sooner'}"
         why += "" if apart is None else f"; at {panel.claim:g} AEL they are up to {apart:.2g} standard deviations off"
     return Finding(claim, text, not (late or early), why)
 
@@ -151,7 +151,8 @@ def numbers_text(entry: Any) -> str:
     ]
     for kind, key in (("raw", "mixing time"), ("perturbed", "perturbed mixing time")):
         distances = ", ".join(
-            f"{value:.3g} at {c} AEL" for c, value in sorted(entry[kind]["distance at"].items(), key=lambda x: float(x[0]))
+            f"{value:.3g} at {c} AEL"
+            for c, value in sorted(entry[kind]["distance at"].items(), key=lambda x: float(x[0]))
         )
         time = {end: entry[key][end] / mean for end in ("value", "low", "high")}
         label = "as it is" if kind == "raw" else f"perturbed (epsilon = {entry['epsilon']:.4g})"
@@ -218,10 +219,10 @@ EXPERIMENT = Experiment(
     departures=lambda result: (
         "the curves come from single episodes by the renewal equation, where the paper averages rollouts; rollouts, "
         "fewer than the paper's 100,000 below its own scale, check them on a coarser grid",
-        "means are shown standardised, (mean - steady mean) / steady standard deviation, so that all fit one axis; the grey "
-        f"strip is {SETTLED} standard deviations, our measure of having settled (the paper judges by eye)",
-        "the policy is one random 64 x 64 Gaussian network with standard deviation one; the paper does not say its seed "
-        "or its deviation",
+        "means are shown standardised, (mean - steady mean) / steady standard deviation, so that all fit one axis; the "
+        f"grey strip is {SETTLED} standard deviations, our measure of having settled (the paper judges by eye)",
+        "the policy is one random 64 x 64 Gaussian network with standard deviation one; the paper does not say its "
+        "seed or its deviation",
     ),
     cost=lambda settings: cost(settings.plans, _LENGTHS, _RATES),
 )

@@ -70,6 +70,7 @@ def render_html(page: Page, svg: str) -> str:
     picture = base64.b64encode(svg.encode()).decode()
     rows = "".join(f'<tr><th scope="row">{escape(a)}</th><td>{escape(b)}</td></tr>' for a, b in page.rows)
     table = f'<h2>Numbers</h2><div class="scroll"><table><tbody>{rows}</tbody></table></div>' if rows else ""
+    findings = "".join(_finding(found) for found in page.findings)
     departures = "".join(f"<li>{escape(text)}</li>" for text in page.departures)
     body = f"""<p class="soft"><a href="index.html">All experiments</a></p>
 <h1>{escape(page.title)}</h1>
@@ -80,7 +81,7 @@ def render_html(page: Page, svg: str) -> str:
  src="data:image/svg+xml;base64,{picture}"></figure>
 <h2>Claim by claim</h2>
 <div class="scroll"><table><thead><tr><th scope="col">the paper</th><th scope="col">measured</th>
-<th scope="col">verdict</th></tr></thead><tbody>{"".join(_finding(found) for found in page.findings)}</tbody></table></div>
+<th scope="col">verdict</th></tr></thead><tbody>{findings}</tbody></table></div>
 {table}
 {f"<h2>Departures from the paper</h2><ul>{departures}</ul>" if departures else ""}
 <p class="soft">{escape(page.run)} The figure and every verdict follow from <a href="{page.name}.npz">the result
@@ -146,9 +147,9 @@ def render_markdown_index(pages: Sequence[Page]) -> str:
         "steadyrl reproduce all --scale laptop --out results",
         "```",
         "",
-        "`quick` takes minutes, `laptop` under 90 minutes on two cores, `paper` has the paper's own sizes and wants a Ray",
-        "cluster (`--backend ray --address auto`; the cost is shown before it starts). Ctrl-C keeps what is finished and",
-        "`--resume` goes on. The results below are committed; figures and verdicts are computed from their result files.",
+        "`quick` takes minutes, `laptop` under 90 minutes on two cores, `paper` has the paper's own sizes and wants a",
+        "Ray cluster (`--backend ray --address auto`; the cost is shown before it starts). Ctrl-C keeps what is",
+        "finished and `--resume` goes on. Figures and verdicts below are computed from the committed result files.",
         "",
         "| item | the paper's claim | verdict |",
         "|---|---|---|",
@@ -161,8 +162,7 @@ def render_markdown_index(pages: Sequence[Page]) -> str:
 def _finding(found: Finding) -> str:
     why = f'<br><span class="soft">{escape(found.why)}</span>' if found.why else ""
     return (
-        f"<tr><td>{escape(found.claim)}</td><td>{escape(found.measured)}</td>"
-        f"<td><b>{found.verdict}</b>{why}</td></tr>"
+        f"<tr><td>{escape(found.claim)}</td><td>{escape(found.measured)}</td><td><b>{found.verdict}</b>{why}</td></tr>"
     )
 
 

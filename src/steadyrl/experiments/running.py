@@ -107,7 +107,12 @@ def draw(experiment: Experiment, result: Result, out: Path) -> str:
     """Draw a result's figure as NAME.svg and NAME.png; return the SVG."""
     import matplotlib
 
-    style = {"svg.hashsalt": experiment.name, "svg.fonttype": "none", "font.size": 9.0, "font.family": "sans-serif"}
+    style: Any = {
+        "svg.hashsalt": experiment.name,
+        "svg.fonttype": "none",
+        "font.size": 9.0,
+        "font.family": "sans-serif",
+    }
     with matplotlib.rc_context(style):
         figure = experiment.draw(result)
         for suffix in (".svg", ".png"):

@@ -1,8 +1,8 @@
 """Figure 3 (b): the state sweep, the paper's worst case, under recursive perturbation with epsilon = 1 - 1/n.
 
 A sweep's state *is* its age, so the phase distance is the total variation of the states, exactly; and everything at
-time t = c n has a limit for n -> infinity. In units of n a detour is then exponential with mean a (a = 1 for the paper's
-epsilon) and an episode takes 1, so episode j begins at a time with density
+time t = c n has a limit for n -> infinity. In units of n a detour is then exponential with mean a (a = 1 for the
+paper's epsilon) and an episode takes 1, so episode j begins at a time with density
 
     u_j(x) = y^(j-1) e^(-y/a) / ((j-1)! a^j),   y = x - (j - 1) >= 0,        u = sum_j u_j,
 
@@ -204,7 +204,9 @@ def draw(result: Result) -> Any:
     axes[0].set_xlabel("state / n")
     axes[0].set_ylabel("probability x n")
     axes[0].legend(frameon=False, fontsize=7, markerscale=3)
-    axes[1].plot(arrays["multiples"], np.maximum(arrays["limit"], 1e-7), color=RAW, linestyle=":", label="n to infinity")
+    axes[1].plot(
+        arrays["multiples"], np.maximum(arrays["limit"], 1e-7), color=RAW, linestyle=":", label="n to infinity"
+    )
     axes[1].set_yscale("log")
     axes[1].set_title("distance to uniform", fontsize=9)
     axes[1].set_xlabel("time in episode lengths, t / n")

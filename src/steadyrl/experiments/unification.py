@@ -1,9 +1,9 @@
-"""Table 1, by number: episodic and continual reinforcement learning have one on-policy distribution and one performance.
+"""Table 1, by number: episodic and continual learning have one on-policy distribution and one performance.
 
     visits in an episode / E[T] = rho,        J_epi = J_avg E[T]        (Theorem 4)
 
-Finite processes exactly, each side by a route of its own: visits and J_epi from the linear system of an episode, rho from
-the fixed point rho = rho M. Real environments by two independent runs: separate episodes on one side, one endless
+Finite processes exactly, each side by a route of its own: visits and J_epi from the linear system of an episode, rho
+from the fixed point rho = rho M. Real environments by two independent runs: separate episodes on one side, one endless
 stream of steps (Gymnasium's NEXT_STEP autoreset, which *is* the learning process) on the other.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ def run(settings: Settings, lab: Lab) -> tuple[dict[str, Any], dict[str, Any]]:
         lab.say(f"table-1: {name}, {process.n_states:,} states")
         numbers["processes"][name] = _both_sides(process, policy)
     for part, (name, policy_name, episodes) in enumerate(settings.environments):
-        found = lab.arrays(name, lambda n=name, p=policy_name, e=episodes, i=part: _sampled(lab, n, p, e, i, settings))
+        found = lab.arrays(name, partial(_sampled, lab, name, policy_name, episodes, part, settings))
         entry, z = _compare(found)
         numbers["environments"][name] = {"policy": policy_name, "episodes": episodes, **entry}
         arrays[f"z {name}"] = z
@@ -149,9 +150,7 @@ def _sampled(lab: Lab, name: str, policy_name: str, episodes: int, part: int, se
     }
 
 
-def endless_stream(
-    environment: str, policy: Any, copies: int, steps: int, *, seed: int
-) -> Array:
+def endless_stream(environment: str, policy: Any, copies: int, steps: int, *, seed: int) -> Array:
     """Return [cycles, d + 2]: sums of observation, reward and one over whole cycles of endless streams.
 
     Each copy runs through its episodes as NEXT_STEP autoreset does: after a terminal state, one step resets. A cycle is
@@ -327,7 +326,8 @@ def _cost(settings: Settings) -> Sequence[Cost]:
     lengths = {"CartPole-v1": 22, "Acrobot-v1": 500, "MountainCar-v0": 200, "HopperBulletEnv-v0": 12}
     rates = {"CartPole-v1": 40_000, "Acrobot-v1": 10_000, "MountainCar-v0": 40_000, "HopperBulletEnv-v0": 2000}
     return [
-        Cost(name, 2.0 * count * lengths.get(name, 20), rates.get(name, 800)) for name, _, count in settings.environments
+        Cost(name, 2.0 * count * lengths.get(name, 20), rates.get(name, 800))
+        for name, _, count in settings.environments
     ]
 
 
