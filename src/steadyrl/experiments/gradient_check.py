@@ -40,13 +40,15 @@ class Settings:
     windows: tuple[tuple[int, int], ...] = ((0, 30), (100, 130))
     """Updates whose projected and actual changes are compared: from, up to."""
     learning_rate: float = 5e-4
-    gradient_episodes: tuple[int, ...] = (4000, 1500)
+    gradient_episodes: tuple[int, ...] = (2500, 900)
     """For the gradient of each update of a window."""
-    evaluation_episodes: tuple[int, ...] = (4000, 1500)
+    evaluation_episodes: tuple[int, ...] = (3000, 1200)
     """For the performance before and after each update of a window."""
-    between_episodes: int = 600
+    end_episodes: tuple[int, ...] = (6000, 4000)
+    """For the performance at both ends of a window, which gives the change over all its updates."""
+    between_episodes: int = 400
     """For each update between windows."""
-    check_rollouts: tuple[int, ...] = (3000, 800)
+    check_rollouts: tuple[int, ...] = (3000, 600)
     """For the paper's own sampler, one step at t = 3 AEL, at the first update of each window; 0 leaves it out."""
     groups: int = 16
     chunk: int = 10_000
@@ -109,17 +111,22 @@ def _update(
     )
     squared, error = squared_length(gradients)
     mean = gradients.mean(axis=0)
-    returns = np.zeros(0)
+    returns = ends = np.zeros(0)
     if window is not None:
         # the same seeds for all updates of a window, and others than the gradients': before and after share noise
         seed = lab.derived_seed(7000 + window)
         returns = ascent.returns(f"returns-{update:03d}", settings.evaluation_episodes[window], seed=seed)
+        if update in settings.windows[window]:
+            ends = ascent.returns(
+                f"ends-{update:03d}", settings.end_episodes[window], seed=lab.derived_seed(7500 + window)
+            )
     return {
         "squared": squared,
         "squared error": error,
         "inflated": float(mean @ mean),
         "lengths": lengths,
         "returns": returns,
+        "ends": ends,
         "gradient": mean,
         "parameters": ascent.parameters + settings.learning_rate * mean,
         **vars(fitted),
@@ -191,7 +198,7 @@ def _summarise(
             f"change {i}": np.array([[c.value, c.low, c.high] for c in change]),
             f"inflated {i}": alpha * np.array([row["inflated"] for row in rows[:-1]]),
         }
-        whole = mean_interval(rows[-1]["returns"] - rows[0]["returns"])
+        whole = mean_interval(rows[-1]["ends"] - rows[0]["ends"])
         numbers["windows"].append(
             {
                 "updates": [first, last],
@@ -317,6 +324,7 @@ def rows(result: Result) -> Sequence[tuple[str, str]]:
 _PAPER = Settings(
     gradient_episodes=(10_000_000, 10_000_000),
     evaluation_episodes=(10_000_000, 10_000_000),
+    end_episodes=(10_000_000, 10_000_000),
     between_episodes=10_000_000,
     check_rollouts=(1_000_000, 1_000_000),
     chunk=50_000,
@@ -326,6 +334,7 @@ _QUICK = Settings(
     windows=((0, 2),),
     gradient_episodes=(160,),
     evaluation_episodes=(80,),
+    end_episodes=(80,),
     between_episodes=60,
     check_rollouts=(0,),
     groups=8,
@@ -333,15 +342,15 @@ _QUICK = Settings(
 
 
 def _cost(settings: Settings) -> Sequence[Cost]:
-    """Lengths are ours: about 14 steps in the first window, 80 in the last, in between in between."""
+    """Lengths are ours: about 20 steps in the first window, 110 in the last, 60 between them."""
     steps = 0.0
     for i, (first, last) in enumerate(settings.windows):
-        length = 14.0 if first == 0 else 80.0
+        length = 20.0 if first == 0 else 110.0
         count = last - first + 1
         steps += count * length * (settings.gradient_episodes[i] + settings.evaluation_episodes[i])
-        steps += 3 * length * settings.check_rollouts[i]
+        steps += 3 * length * settings.check_rollouts[i] + 2 * length * settings.end_episodes[i]
     between = settings.windows[-1][1] + 1 - sum(last - first + 1 for first, last in settings.windows)
-    return [Cost(HOPPER, steps + between * 45.0 * settings.between_episodes, 2000)]
+    return [Cost(HOPPER, steps + between * 60.0 * settings.between_episodes, 2000)]
 
 
 def _departures(result: Result) -> Sequence[str]:

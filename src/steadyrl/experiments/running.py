@@ -58,8 +58,7 @@ def reproduce(
     Raises:
         RolloutError: if the scale is none, or there is unfinished work in the folder and `resume` is not set.
     """
-    if scale not in SCALES:
-        raise RolloutError(f"scale is {scale!r}; it must be one of {', '.join(SCALES)}")
+    check_scale(scale)
     out.mkdir(parents=True, exist_ok=True)
     check_picture(out / "figure.png")
     if not resume:
@@ -83,6 +82,12 @@ def reproduce(
         if not any(folder.parent.iterdir()):
             folder.parent.rmdir()
     return write_index(known or experiments, out)
+
+
+def check_scale(scale: str) -> None:
+    """Raise unless there is such a scale."""
+    if scale not in SCALES:
+        raise RolloutError(f"scale is {scale!r}; it must be one of {', '.join(SCALES)}")
 
 
 def write_page(experiment: Experiment, out: Path) -> None:
@@ -122,6 +127,7 @@ def draw(experiment: Experiment, result: Result, out: Path) -> str:
 
 def cost_text(experiments: Sequence[Experiment], scale: str) -> str:
     """Return what a scale costs, in words; empty where it is a matter of minutes."""
+    check_scale(scale)
     costs = [cost for experiment in experiments for cost in experiment.cost(experiment.settings[scale])]
     hours = sum(cost.hours for cost in costs)
     if hours < 0.1:
