@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+TORCH := 2.13.0
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet
 
 .PHONY: help demo test check lint types format bench clean
@@ -47,6 +48,9 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
-	@echo "Installing steadyrl and its test tools into $(VENV) (once, a minute or two) ..."
+	@echo "Installing steadyrl and its test tools into $(VENV) (once, a few minutes) ..."
+# PyTorch first, by itself and pinned: what needs it (Stable-Baselines3) then finds it there and does not go for the newest,
+# and every machine tests with the same one.
+	$(PIP) 'torch==$(TORCH)'
 	$(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/.demo

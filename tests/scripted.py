@@ -38,6 +38,58 @@ class Dice(gymnasium.Env):
         return np.array([self.steps + 1, self.length], dtype=np.float32)
 
 
+class Clock(gymnasium.Env):
+    """Episodes of one length; observations are (age, number of the episode), rewards the age that was left.
+
+    `history` holds every transition: observation, action, reward, next observation.
+    """
+
+    def __init__(self, length=8, *, as_dict=False, truncates=False):
+        self.length, self.truncates, self.as_dict = length, truncates, as_dict
+        box = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        self.observation_space = spaces.Dict({"clock": box, "phase": spaces.Discrete(2)}) if as_dict else box
+        self.action_space = spaces.Discrete(2)
+        self.episode = 0
+        self.history = []
+
+    def observe(self):
+        clock = np.array([self.age, self.episode], dtype=np.float32)
+        return {"clock": clock, "phase": self.age % 2} if self.as_dict else clock
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.age, self.episode = 1, self.episode + 1
+        return self.observe(), {"episode_number": self.episode}
+
+    def step(self, action):
+        before, reward = self.observe(), float(self.age)
+        self.age += 1
+        self.history.append((before, action, reward, self.observe()))
+        over = self.age > self.length
+        return self.observe(), reward, over and not self.truncates, over and self.truncates, {}
+
+
+class Push(Clock):
+    """Clock for algorithms with continuous actions."""
+
+    def __init__(self, length=8):
+        super().__init__(length)
+        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+
+class Mortal(Clock):
+    """The copy with this number dies in its third step."""
+
+    def __init__(self, number, doomed):
+        super().__init__()
+        self.doomed = number == doomed
+
+    def step(self, action):
+        if self.doomed and self.age == 3:
+            raise RuntimeError("the gripper is stuck")
+        return super().step(action)
+
+
 class Faulty(Dice):
     """Every long episode whose seed is divisible by `modulus` fails at its 5th action, in a way of its own.
 

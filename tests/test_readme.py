@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import gymnasium
 import pytest
 
 import steadyrl
@@ -11,8 +12,22 @@ from steadyrl.screen import verdict
 README = Path(__file__).parent.parent / "README.md"
 
 
+def example(number):
+    return re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[number]
+
+
+def test_the_readmes_cure_runs():
+    envs = gymnasium.make_vec("CartPole-v1", num_envs=4, vectorization_mode="sync")
+    scope = {"steadyrl": steadyrl, "envs": envs}
+    exec(example(0), scope)
+    scope["envs"].reset(seed=0)
+    scope["envs"].step(envs.action_space.sample())
+    assert scope["envs"].report().phase_locked is False
+    envs.close()
+
+
 def test_the_readmes_first_example_says_the_truth():
-    code = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[0]
+    code = example(1)
     scope = {"steadyrl": steadyrl}
     exec(code, scope)
     lengths = scope["lengths"]
@@ -29,7 +44,7 @@ def test_the_readmes_screen_is_what_the_command_prints():
 
 
 def test_the_readmes_exact_example_computes_the_numbers_beside_it():
-    code = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[1]
+    code = example(2)
     scope = {}
     exec(code, scope)
     process, policy = scope["process"], scope["policy"]
@@ -40,7 +55,7 @@ def test_the_readmes_exact_example_computes_the_numbers_beside_it():
 
 
 def test_the_readmes_second_example_computes_the_gradient_beside_it():
-    code = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[2]
+    code = example(3)
     scope = {"steadyrl": steadyrl}
     exec(code, scope)
     gradient = steadyrl.policy_gradient(scope["process"], scope["logits"])

@@ -37,7 +37,9 @@ from steadyrl.errors import (
     PerturbationError,
     PhaseLockWarning,
     PolicyError,
+    PoolError,
     ProcessError,
+    ResetMaskError,
     RolloutError,
     SteadyrlError,
     StepTimeoutError,
@@ -78,6 +80,7 @@ from steadyrl.strategies import Recommendation, Strategy, compare_strategies, re
 from steadyrl.tabular import extend_policy, softmax_policy, uniform_policy
 from steadyrl.values import action_values, episode_performance, state_values, steady_state_performance
 from steadyrl.wrappers import (
+    EnvPoolVectorEnv,
     PerturbedStarts,
     PhaseMonitor,
     PreRolledStart,
@@ -97,6 +100,7 @@ __all__ = [
     "DelaysError",
     "Diagnosis",
     "DiscountError",
+    "EnvPoolVectorEnv",
     "EnvironmentRaisedError",
     "EpisodeError",
     "EpisodeLengths",
@@ -123,9 +127,11 @@ __all__ = [
     "PhaseReport",
     "PhaseTracker",
     "PolicyError",
+    "PoolError",
     "PreRolledStart",
     "ProcessError",
     "Recommendation",
+    "ResetMaskError",
     "RolloutError",
     "Samples",
     "Settings",

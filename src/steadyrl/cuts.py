@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import fftconvolve
 
 from steadyrl.delays import Delays
+from steadyrl.numerics.convolution import fftconvolve
 from steadyrl.renewal import EpisodeLengths, renewal_sequence
 
 Array = NDArray[np.float64]
@@ -76,13 +76,15 @@ def _sum_of_gaps(starts: Array, survival: Array, stationary: Array, steps: int) 
     return _interpolated(total, steps, len(survival))
 
 
-def stagger_distance(lengths: EpisodeLengths, delays: Delays, steps: int) -> Array:
-    """d(1), ..., d(steps) while copies are being cut, at C = W - D.
+def stagger_distance(lengths: EpisodeLengths, delays: Delays, steps: int, *, offset: int = 0) -> Array:
+    """d(1), ..., d(steps) while copies are being cut, at C = W - D + offset; steps <= W + offset.
+
+    Where a reset is a step, `StaggeredVectorEnv` has offset 2: its first observation (time 1) cannot be an end.
 
     P(age at t = k) = P(T >= k) [ sum_{C <= t - k} q(C) v(t - k - C) + P(C >= t) v(t - k) ]; C = 0 is no cut at all.
     """
-    n, window = lengths.longest, delays.window
-    cuts = delays.probabilities[:0:-1]  # P(C = 0), ..., P(C = W - 1)
+    n, window = lengths.longest, delays.window + offset
+    cuts = np.append(np.zeros(offset), delays.probabilities[:0:-1])  # P(C = 0), P(C = 1), ...
     ends = renewal_sequence(lengths, window)
     mixed = fftconvolve(cuts, ends)[: window + 1]
     waiting = np.append(cuts[::-1].cumsum()[::-1], np.zeros(2))  # entry t: P(C >= t)

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import fftconvolve
 
 from steadyrl.errors import DelaysError
+from steadyrl.numerics.convolution import fftconvolve
 from steadyrl.renewal import EpisodeLengths, renewal_sequence
 
 Array = NDArray[np.float64]

@@ -74,6 +74,14 @@ class CopyLostError(WrapperError):
     copies: tuple[int, ...] = ()
 
 
+class PoolError(WrapperError):
+    """EnvPool cannot make, reset or step what is asked of it."""
+
+
+class ResetMaskError(WrapperError, TypeError):
+    """The reset mask is not a boolean array with one entry for each copy, at least one of them set."""
+
+
 class PhaseLockWarning(UserWarning):
     """Copies of an environment march through their episodes in step."""
 

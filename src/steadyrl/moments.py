@@ -23,9 +23,9 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.signal import fftconvolve
 
 from steadyrl.errors import LengthsError
+from steadyrl.numerics.convolution import fftconvolve
 from steadyrl.perturbation import Perturbation
 from steadyrl.renewal import EpisodeLengths, start_sequence
 
@@ -142,6 +142,6 @@ def _convolve(a: Array, columns: Array, steps: int) -> Array:
     result = np.zeros((steps, columns.shape[1]))
     if not len(a) or not len(columns):
         return result
-    found = fftconvolve(a[:steps, None], columns[:steps], axes=0)[:steps]
+    found = fftconvolve(a[:steps, None], columns[:steps])[:steps]
     result[: len(found)] = found
     return result

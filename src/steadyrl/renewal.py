@@ -26,10 +26,10 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.signal import fftconvolve, lfilter
 
 from steadyrl.errors import LengthsError, MixingTimeError
 from steadyrl.mixing import check_tolerance
+from steadyrl.numerics.convolution import fftconvolve, recursion
 from steadyrl.perturbation import Perturbation
 
 Array = NDArray[np.float64]
@@ -333,11 +333,11 @@ def _invert(cycle: Array, size: int) -> Array:
     if len(cycle) * float(size) <= _FILTER_WORK:
         impulse = np.zeros(size)
         impulse[0] = 1.0
-        result: Array = lfilter([1.0], np.append(1.0, -cycle[1:]), impulse)
+        result: Array = recursion(np.append(1.0, -cycle[1:]), impulse)
         return result
     denominator = -cycle
     denominator[0] = 1.0
-    found: Array = lfilter([1.0], denominator[:4096], np.append(1.0, np.zeros(4095)))
+    found: Array = recursion(denominator[:4096], np.append(1.0, np.zeros(4095)))
     while len(found) < size:  # Newton: g <- g + g (1 - h g) doubles the correct coefficients
         known = len(found)
         new = min(2 * known, size)

@@ -7,9 +7,10 @@ Learning undoes it: when episodes become ten times longer, all ages are small ag
 step again. With "auto" the ages are watched, and as soon as they are off by more than chance, new delays are designed
 from recent lengths and each copy is cut once more.
 
-Where a reset is a step of its own (NEXT_STEP), a copy that has just been reset cannot be cut in that very step. Such a
-copy is left as it is, one step ahead of its design; that is a share of about 1 / E[T] of the copies, and what it adds
-to the distance is 1 / n for a fixed length n, and some 1 / E[T]^2 otherwise.
+Where a reset is a step of its own (NEXT_STEP), a copy that has just been reset cannot be cut in that very step. Where
+lengths tell beforehand that this is about to happen (they are fixed, or a time limit ends most episodes), the copy is
+cut two steps earlier as well, which makes room. Otherwise, which happens to a share of about 1 / E[T] of the copies,
+every second one is cut a step later and the others are left a step ahead: off, but evenly to both sides.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from steadyrl.delays import Delays, design_delays
 from steadyrl.errors import DelaysError
 from steadyrl.phase import Flags, PhaseTracker
+from steadyrl.renewal import EpisodeLengths
 
 DelaysLike: TypeAlias = Delays | ArrayLike | Literal["auto"]
 
@@ -61,7 +63,9 @@ class Restagger:
         self.rng = np.random.default_rng() if rng is None else rng
         self._delays = delays
         self._none = np.zeros(num_envs, dtype=bool)
+        self._odd = np.arange(num_envs) % 2 == 1
         self._due = np.full(num_envs, -1, dtype=np.int64)
+        self._hazard = np.zeros(1)  # P(T = k | T >= k), as far as it is known
         self._step = self._last = 0
         self.staggerings = 0
         """How often the copies were staggered."""
@@ -83,14 +87,20 @@ class Restagger:
             delays = assigned_delays(self._delays, len(self._due), same_step=self.tracker.same_step, rng=self.rng)
             # Where a reset is a step of its own, the first observation cannot be an end: all restart one step later.
             self._schedule(delays, offset=0 if self.tracker.same_step else 1)
+            if isinstance(self._delays, Delays):
+                self._expect(self._delays.lengths)
 
     def cuts(self, done: Flags) -> Flags:
         """Return who is cut in this step, given whose episode ended in it by itself; call it once a step."""
         self._step += 1
         cut = self._none
         if self._step <= self._last:
-            # A copy that ends by itself, or has just been reset, is where a cut would put it (or one step past).
-            cut = (self._due == self._step) & ~done & ~self.tracker.restarting
+            restarting = self.tracker.restarting
+            cut = ((self._due == self._step) | self._in_the_way()) & ~done & ~restarting
+            late = self._odd & restarting & (self._due == self._step)
+            if late.any():
+                self._due[late] += 1
+                self._last = max(self._last, self._step + 1)
         complete = self.tracker.update(done, cut if cut.any() else None)
         if complete and self.auto and self._step > self._last + self.tracker.n_steps:
             self._redesign()
@@ -104,6 +114,20 @@ class Restagger:
         assert lengths is not None
         delays = design_delays(lengths, tolerance=self.tracker.tolerance)
         self._schedule(delays.assign(len(self._due), rng=self.rng), offset=1)
+        self._expect(lengths)
+
+    def _expect(self, lengths: EpisodeLengths | None) -> None:
+        if lengths is not None and not self.tracker.same_step:
+            self._hazard = lengths.probabilities / np.maximum(lengths.survival, 1e-300)
+
+    def _in_the_way(self) -> Flags:
+        """Whose reset would fall on the step of its cut: its episode probably ends in the next step."""
+        soon = self._due == self._step + 2
+        if not soon.any() or len(self._hazard) == 1:
+            return self._none
+        next_age = np.minimum(self.tracker.ages + 2, len(self._hazard) - 1)
+        found: Flags = soon & (self._hazard[next_age] > 0.5)
+        return found
 
     def _schedule(self, delays: NDArray[np.int64], offset: int) -> None:
         wait = int(delays.max()) - delays + offset

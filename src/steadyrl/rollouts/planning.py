@@ -115,7 +115,7 @@ def choose_backend(source: Source, description: Description, total: int, options
         return "serial", "it was asked for"
     if options.backend == "processes":
         return "processes", "it was asked for"
-    against = _against_envpool(source, description)
+    against = against_envpool(source, description)
     if against is None:
         return "envpool", f"EnvPool has {source.id} and its threads are fastest"
     if (options.workers or cores()) == 1:
@@ -126,7 +126,7 @@ def choose_backend(source: Source, description: Description, total: int, options
     return "processes", f"there are {options.workers or cores()} cores to use, and {against}"
 
 
-def _against_envpool(source: Source, description: Description) -> str | None:
+def against_envpool(source: Source, description: Description) -> str | None:
     """Return why `auto` does not take EnvPool: it takes it for Gymnasium's own environments only."""
     own = ("gymnasium.envs.classic_control", "gymnasium.envs.mujoco", "gymnasium.envs.toy_text")
     if find_spec("envpool") is not None and source.id is not None and not description.module.startswith(own):

@@ -1,5 +1,6 @@
 """The cures: wrappers that bring live environments to steady state, one a module."""
 
+from steadyrl.wrappers.envpool_vector import EnvPoolVectorEnv
 from steadyrl.wrappers.perturbed_starts import PerturbedStarts
 from steadyrl.wrappers.phase_monitor import PhaseMonitor
 from steadyrl.wrappers.pre_roll import pre_roll
@@ -9,6 +10,7 @@ from steadyrl.wrappers.staggered_vector_env import StaggeredVectorEnv
 from steadyrl.wrappers.stationary_start import StationaryStart
 
 __all__ = [
+    "EnvPoolVectorEnv",
     "PerturbedStarts",
     "PhaseMonitor",
     "PreRolledStart",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from typing import Any
 
 import gymnasium
@@ -110,7 +111,7 @@ def put_info(envs: Any, infos: dict[str, Any], info: dict[str, Any], copy: int) 
 
 
 @contextmanager
-def naming_lost_copies(envs: VectorEnv[Any, Any, Any]) -> Iterator[None]:
+def naming_lost_copies(envs: Any) -> Iterator[None]:
     """Turn the death of a copy into an error that says which one it was."""
     try:
         yield
@@ -129,18 +130,19 @@ def naming_lost_copies(envs: VectorEnv[Any, Any, Any]) -> Iterator[None]:
         raise lost from error
 
 
-def _lost_copies(envs: VectorEnv[Any, Any, Any], error: Exception) -> tuple[int, ...]:
+def _lost_copies(envs: Any, error: Exception) -> tuple[int, ...]:
     processes = getattr(envs.unwrapped, "processes", None)
     if processes is not None:
-        for process in processes:
-            if process is not None and not process.is_alive():
-                process.join(0.1)
+        living = [process.sentinel for process in processes if process is not None and process.is_alive()]
+        if len(living) == len(processes) and isinstance(error, EOFError | ConnectionError):
+            wait(living, timeout=5.0)  # its pipe is closed already: it is about to be gone
         return tuple(i for i, process in enumerate(processes) if process is None or not process.is_alive())
     trace = error.__traceback__
     while trace is not None:  # a loop over copies in this process: its counter says which one raised
         frame = trace.tb_frame
-        if frame.f_locals.get("self") is envs.unwrapped and isinstance(frame.f_locals.get("i"), int):
-            return (int(frame.f_locals["i"]),)
+        counter = frame.f_locals.get("i", frame.f_locals.get("env_idx"))  # Gymnasium's name, Stable-Baselines3's
+        if frame.f_locals.get("self") is envs.unwrapped and isinstance(counter, int):
+            return (counter,)
         trace = trace.tb_next
     return ()
 

@@ -1,0 +1,174 @@
+"""PPO in one file, in the manner of CleanRL, with its copies as they are or at steady state.
+
+    python examples/cleanrl_ppo.py           all copies start together, and march in step
+    python examples/cleanrl_ppo.py --cure    with the lines marked "cure"
+
+Gymnasium's vector environments reset in the step after an end (NEXT_STEP), and three things follow:
+- that step is no transition: its action was ignored, so it is left out of the loss (`real`);
+- the last observation of an episode is in the stream, so a truncated episode bootstraps from it as it should;
+- terminated and truncated are kept apart: only the former sets the value of what follows to zero.
+
+Needs PyTorch.
+"""
+
+import argparse
+from dataclasses import dataclass
+
+import gymnasium
+import numpy as np
+import torch
+from torch import nn
+from torch.distributions import Independent, Normal
+
+import steadyrl
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What can be set; every field is an option of the command line."""
+
+    env_id: str = "Pendulum-v1"
+    num_envs: int = 64
+    n_steps: int = 16
+    updates: int = 100
+    seed: int = 0
+    learning_rate: float = 1e-3
+    discount: float = 0.9
+    gae_lambda: float = 0.95
+    epochs: int = 4
+    minibatches: int = 4
+    clip: float = 0.2
+    entropy: float = 0.0
+    value: float = 0.5
+    max_gradient: float = 0.5
+
+
+class Agent(nn.Module):
+    """A policy and a value function, side by side."""
+
+    def __init__(self, inputs: int, actions: int) -> None:
+        super().__init__()
+        self.policy = network(inputs, actions, scale=0.01)
+        self.log_deviation = nn.Parameter(torch.zeros(actions))
+        self.critic = network(inputs, 1, scale=1.0)
+
+    def value(self, observations: torch.Tensor) -> torch.Tensor:
+        """Return the value of each observation."""
+        return self.critic(observations).squeeze(-1)
+
+    def actions(self, observations: torch.Tensor) -> Independent:
+        """Return the distribution of actions at each observation."""
+        return Independent(Normal(self.policy(observations), self.log_deviation.exp()), 1)
+
+
+def network(inputs: int, outputs: int, scale: float) -> nn.Sequential:
+    """Return two hidden layers of 64, initialised orthogonally."""
+    layers = [nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs)]
+    for layer, gain in zip(layers[::2], (2**0.5, 2**0.5, scale), strict=True):
+        nn.init.orthogonal_(layer.weight, gain)
+        nn.init.zeros_(layer.bias)
+    return nn.Sequential(*layers)
+
+
+def advantages(
+    rewards: torch.Tensor,
+    values: torch.Tensor,
+    terminated: torch.Tensor,
+    ended: torch.Tensor,
+    discount: float,
+    gae_lambda: float,
+) -> torch.Tensor:
+    """Return generalised advantage estimates [steps, copies]; `values` has one row more, of what follows the last."""
+    found, following = torch.zeros_like(rewards), torch.zeros_like(rewards[0])
+    for t in reversed(range(len(rewards))):
+        surprise = rewards[t] + discount * values[t + 1] * ~terminated[t] - values[t]
+        following = surprise + discount * gae_lambda * ~ended[t] * following
+        found[t] = following
+    return found
+
+
+def main() -> list[float]:
+    """Train, and return the phase distance at each update."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cure", action="store_true")  # cure
+    for name, default in vars(Settings()).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
+    args = vars(parser.parse_args())
+    cure = args.pop("cure", False)  # cure
+    s = Settings(**args)
+
+    torch.manual_seed(s.seed)
+    envs = gymnasium.make_vec(s.env_id, num_envs=s.num_envs, vectorization_mode="sync")
+    if cure:  # cure
+        envs = steadyrl.StaggeredVectorEnv(envs, "auto", n_steps=s.n_steps)  # cure
+    envs = steadyrl.PhaseMonitor(envs, n_steps=s.n_steps, warn=False)
+    monitor = envs
+    envs = gymnasium.wrappers.vector.RecordEpisodeStatistics(envs)
+    envs = gymnasium.wrappers.vector.NormalizeReward(envs, gamma=s.discount)
+
+    inputs, outputs = (int(np.prod(x.shape)) for x in (envs.single_observation_space, envs.single_action_space))
+    low, high = envs.single_action_space.low, envs.single_action_space.high
+    agent = Agent(inputs, outputs)
+    optimiser = torch.optim.Adam(agent.parameters(), lr=s.learning_rate, eps=1e-5)
+
+    shape = (s.n_steps, s.num_envs)
+    observations = torch.zeros((*shape, *envs.single_observation_space.shape))
+    actions = torch.zeros((*shape, outputs))
+    log_probs, rewards, values = torch.zeros(shape), torch.zeros(shape), torch.zeros((s.n_steps + 1, s.num_envs))
+    terminated, ended, real = (torch.zeros(shape, dtype=torch.bool) for _ in range(3))
+
+    following = torch.as_tensor(envs.reset(seed=s.seed)[0], dtype=torch.float32)
+    resets = torch.zeros(s.num_envs, dtype=torch.bool)
+    returns: list[float] = []
+    distances = []
+
+    for update in range(s.updates):
+        for t in range(s.n_steps):
+            observations[t], real[t] = following, ~resets
+            with torch.no_grad():
+                choice = agent.actions(following)
+                actions[t], values[t] = choice.sample(), agent.value(following)
+                log_probs[t] = choice.log_prob(actions[t])
+            batch, reward, over, cut_off, infos = envs.step(actions[t].numpy().clip(low, high))
+            following = torch.as_tensor(batch, dtype=torch.float32)
+            rewards[t], terminated[t] = torch.as_tensor(reward), torch.as_tensor(over)
+            ended[t] = resets = torch.as_tensor(over | cut_off)
+            if "episode" in infos:
+                whole = infos["_episode"] & ~infos.get("staggered", np.zeros(s.num_envs, dtype=bool))
+                returns.extend(infos["episode"]["r"][whole].tolist())
+
+        with torch.no_grad():
+            values[-1] = agent.value(following)
+        gains = advantages(rewards, values, terminated, ended, s.discount, s.gae_lambda)
+        targets = gains + values[:-1]
+
+        chosen = real.flatten().nonzero().squeeze(-1)  # steps that were resets are not learned from
+        for _ in range(s.epochs):
+            for rows in chosen[torch.randperm(len(chosen))].chunk(s.minibatches):
+                seen, taken = observations.flatten(0, 1)[rows], actions.flatten(0, 1)[rows]
+                choice = agent.actions(seen)
+                ratio = (choice.log_prob(taken) - log_probs.flatten()[rows]).exp()
+                gain = gains.flatten()[rows]
+                gain = (gain - gain.mean()) / (gain.std() + 1e-8)
+                surrogate = torch.minimum(ratio * gain, ratio.clamp(1 - s.clip, 1 + s.clip) * gain)
+                error = (agent.value(seen) - targets.flatten()[rows]).pow(2)
+                loss = (-surrogate + s.value * error - s.entropy * choice.entropy()).mean()
+                optimiser.zero_grad()
+                loss.backward()
+                nn.utils.clip_grad_norm_(agent.parameters(), s.max_gradient)
+                optimiser.step()
+
+        report = monitor.report()
+        distances.append(report.distance)
+        if update % 10 == 9:
+            recent = np.mean(returns[-100:]) if returns else float("nan")
+            print(
+                f"update {update + 1:3d}: return {recent:8.1f}, E[T] {report.average_episode_length:6.1f}, "
+                f"phase distance {report.distance:.3f}"
+            )
+    envs.close()
+    return distances
+
+
+if __name__ == "__main__":
+    main()

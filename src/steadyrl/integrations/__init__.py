@@ -1,0 +1,1 @@
+"""steadyrl inside other libraries' training loops."""
