@@ -18,7 +18,7 @@ from typing import Any, TextIO
 from steadyrl.errors import RolloutError
 from steadyrl.experiments.frame import SCALES, Experiment, Result, identity
 from steadyrl.experiments.lab import Lab
-from steadyrl.experiments.pages import Page, page_of, render_html, render_index
+from steadyrl.experiments.pages import Page, page_of, render_html, render_index, render_markdown, render_markdown_index
 from steadyrl.figures import check_picture, save_figure
 from steadyrl.storage import write_atomically
 
@@ -106,6 +106,23 @@ def write_index(experiments: Sequence[Experiment], out: Path) -> list[Page]:
             pages.append(page_of(experiment, Result.load(path)))
     write_atomically(out / "index.html", render_index(pages).encode())
     return pages
+
+
+def document(experiments: Sequence[Experiment], results: Path, out: Path) -> None:
+    """Bring the results in a folder into the documentation: result, figure and Markdown page of each, and an index."""
+    out.mkdir(parents=True, exist_ok=True)
+    pages = []
+    for experiment in experiments:
+        path = results / f"{experiment.name}.npz"
+        if not path.exists():
+            continue
+        result = Result.load(path)
+        result.save(out)
+        draw(experiment, result, out)
+        page = page_of(experiment, result)
+        write_atomically(out / f"{experiment.name}.md", render_markdown(page).encode())
+        pages.append(page)
+    write_atomically(out / "index.md", render_markdown_index(pages).encode())
 
 
 def draw(experiment: Experiment, result: Result, out: Path) -> str:
