@@ -15,7 +15,7 @@ import itertools
 import math
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -44,6 +44,9 @@ except ImportError as _error:  # pragma: no cover
 class NetworkModule(nn.Module):
     """What Gaussian and categorical policies share: normalised observations, a tanh network, a numpy twin."""
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, observations: ObservationCodec, actions: ActionCodec, hidden: Sequence[int], seed: int) -> None:
         super().__init__()
         self.observations, self.actions = observations, actions
@@ -69,7 +72,7 @@ class NetworkModule(nn.Module):
             x = nn.functional.one_hot(numbers, self.observations.size)
         if self.limit is not None:
             x = ((x - self.mean) / self.std).clamp(-self.limit, self.limit)
-        return x.to(self.layers[0].weight.dtype)
+        return x.to(linears(self.layers)[0].weight.dtype)
 
     def outputs(self, features: Tensor) -> Tensor:
         """Return the network's outputs for features."""
@@ -89,14 +92,12 @@ class NetworkModule(nn.Module):
 
     def numpy(self) -> NetworkPolicy:
         """Return the same policy without PyTorch."""
-        weights = tuple(np.ascontiguousarray(_array(layer.weight).T) for layer in self.layers)
-        biases = tuple(_array(layer.bias) for layer in self.layers)
+        weights = tuple(np.ascontiguousarray(_array(layer.weight).T) for layer in linears(self.layers))
+        biases = tuple(_array(layer.bias) for layer in linears(self.layers))
         log_std = _array(self.log_std) if isinstance(self, GaussianPolicy) else None
         seen = None if self.limit is None else Normalisation(_array(self.mean), _array(self.std), self.limit)
         start, shape = action_start(self.actions), action_shape(self.actions)
-        return NetworkPolicy(
-            weights, biases, log_std, start, shape, seen, self.choices, environment=self.environment
-        )
+        return NetworkPolicy(weights, biases, log_std, start, shape, seen, self.choices, environment=self.environment)
 
     def act(self, observations: Any, rng: np.random.Generator) -> Any:
         """Return an action for each observation; for many calls take `numpy()` once."""
@@ -157,7 +158,9 @@ class CategoricalPolicy(NetworkModule):
         seed: int = 0,
     ) -> None:
         if isinstance(actions.space, spaces.Box):
-            raise PolicyError(f"a categorical policy needs Discrete or MultiDiscrete actions; these are {actions.space}")
+            raise PolicyError(
+                f"a categorical policy needs Discrete or MultiDiscrete actions; these are {actions.space}"
+            )
         super().__init__(observations, actions, hidden, seed)
         self._start = torch.as_tensor(action_start(actions))
 
@@ -206,9 +209,7 @@ def make_policy(
     return kind(observations, actions, hidden, seed=seed)
 
 
-def load_module(
-    path: str | os.PathLike[str], observations: ObservationCodec, actions: ActionCodec
-) -> NetworkModule:
+def load_module(path: str | os.PathLike[str], observations: ObservationCodec, actions: ActionCodec) -> NetworkModule:
     """Read a policy file as a policy with gradients.
 
     Raises:
@@ -222,7 +223,7 @@ def as_module(policy: NetworkPolicy, observations: ObservationCodec, actions: Ac
     """Return a numpy policy as one with gradients."""
     module = make_policy(observations, actions, hidden=[weight.shape[1] for weight in policy.weights[:-1]])
     with torch.no_grad():
-        for layer, weight, bias in zip(module.layers, policy.weights, policy.biases, strict=True):
+        for layer, weight, bias in zip(linears(module.layers), policy.weights, policy.biases, strict=True):
             layer.weight.copy_(torch.as_tensor(weight.T))
             layer.bias.copy_(torch.as_tensor(bias))
         if isinstance(module, GaussianPolicy):
@@ -246,10 +247,15 @@ def network(sizes: Sequence[int], *, rng: np.random.Generator, last_gain: float)
     return layers
 
 
+def linears(layers: nn.ModuleList) -> list[nn.Linear]:
+    """Return the layers as what they are."""
+    return cast("list[nn.Linear]", list(layers))
+
+
 def forward(layers: nn.ModuleList, x: Tensor) -> Tensor:
     """Return the outputs of linear layers with tanh between them."""
     last = len(layers) - 1
-    for i, layer in enumerate(layers):
+    for i, layer in enumerate(linears(layers)):
         x = nn.functional.linear(x, layer.weight, layer.bias)
         x = x if i == last else torch.tanh(x)
     return x

@@ -1,4 +1,4 @@
-"""Copies of an environment that never stop, as one vector environment in NEXT_STEP mode: the learning process itself."""
+"""Copies that never stop, as one vector environment in NEXT_STEP mode, which is the learning process itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from steadyrl.errors import TrainingError
 from steadyrl.rollouts.planning import Backend, Options, choose_backend, cores
 from steadyrl.rollouts.sources import Description, Source
 from steadyrl.sspg.settings import Settings
-from steadyrl.wrappers import StaggeredVectorEnv
+from steadyrl.wrappers import EnvPoolVectorEnv, PhaseMonitor, StaggeredVectorEnv
 
 _SEEDS = 7
 """First spawn key of the copies' seeds."""
@@ -24,20 +24,21 @@ def choose(source: Source, description: Description, settings: Settings) -> tupl
     backend, reason = choose_backend(source, description, settings.copies_used, options)
     if settings.backend == "auto" and backend != "envpool":
         # Copies step together, so a process for each only pays where a step takes longer than a message.
-        return "serial", f"a step of each copy is a short one; --backend processes if not, and {reason.split(', and ')[-1]}"
+        return (
+            "serial",
+            f"a step of each copy is a short one; --backend processes if not, and {reason.split(', and ')[-1]}",
+        )
     return backend, reason
 
 
-def make_copies(source: Source, backend: Backend, settings: Settings, *, restart: int) -> Any:
-    """Return the copies, at steady state or on their way to it; `restart` counts how often they were made anew."""
+def make_copies(source: Source, backend: Backend, settings: Settings, *, restart: int) -> tuple[Any, int]:
+    """Return the copies and the seed of their reset; `restart` counts how often they were made anew."""
     sequence = np.random.SeedSequence(settings.seed, spawn_key=(_SEEDS, restart))
     seed, staggering = (int(number) >> 1 for number in sequence.generate_state(2))
     count = settings.copies_used
     if backend == "envpool":
         assert source.id is not None
         threads = min(settings.workers or cores(), count)
-        from steadyrl.sspg._pool_shim import EnvPoolVectorEnv
-        return EnvPoolVectorEnv(source.id, count, seed=seed, num_threads=threads, **source.arguments), seed
         envs: Any = EnvPoolVectorEnv(source.id, count, seed=seed, num_threads=threads, **source.arguments)
     elif backend == "serial":
         envs = SyncVectorEnv([source.make] * count, autoreset_mode=AutoresetMode.NEXT_STEP)
@@ -45,10 +46,10 @@ def make_copies(source: Source, backend: Backend, settings: Settings, *, restart
         envs = AsyncVectorEnv([partial(_make, source)] * count, autoreset_mode=AutoresetMode.NEXT_STEP)
     else:
         raise TrainingError(f"copies that never stop cannot be stepped by {backend!r}; use 'envpool' or 'processes'")
+    how: dict[str, Any] = {"tolerance": settings.tolerance, "n_steps": settings.steps_per_update_used}
     if settings.cure == "auto":
-        n_steps = settings.steps_per_update_used
-        envs = StaggeredVectorEnv(envs, "auto", seed=staggering, tolerance=settings.tolerance, n_steps=n_steps)
-    return envs, seed
+        return StaggeredVectorEnv(envs, "auto", seed=staggering, **how), seed
+    return PhaseMonitor(envs, warn=False, **how), seed
 
 
 def _make(source: Source) -> Any:

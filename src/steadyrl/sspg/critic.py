@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from steadyrl.policies import forward, network
+from steadyrl.policies import forward, linears, network
 from steadyrl.rollouts.policies import HIDDEN
 
 Array = NDArray[np.float64]
@@ -29,6 +29,10 @@ _MINIBATCH = 256
 
 class Critic(nn.Module):
     """V(s), of normalised observations and, with a horizon, of the age."""
+
+    count: Tensor
+    mean: Tensor
+    square: Tensor
 
     def __init__(self, size: int, horizon: int | None, *, rng: np.random.Generator) -> None:
         super().__init__()
@@ -72,7 +76,7 @@ class Critic(nn.Module):
         self.square += pace * (float(np.square(returns).mean()) - self.square)
         if float(self.count) == 1:
             return  # nothing has been learnt that would be lost
-        last, deviation = self.layers[-1], self.deviation
+        last, deviation = linears(self.layers)[-1], self.deviation
         with torch.no_grad():
             last.weight *= old_deviation / deviation
             last.bias.copy_((last.bias * old_deviation + old_mean - float(self.mean)) / deviation)
@@ -82,7 +86,9 @@ class Critic(nn.Module):
     ) -> float:
         """Take least-squares steps towards the returns; return the mean squared error, in units of their variance."""
         self.rescale(returns)
-        goal = torch.as_tensor(((returns - float(self.mean)) / self.deviation).astype(np.float32), device=self.mean.device)
+        goal = torch.as_tensor(
+            ((returns - float(self.mean)) / self.deviation).astype(np.float32), device=self.mean.device
+        )
         seen = torch.as_tensor(inputs, device=self.mean.device)
         losses = []
         parts = max(1, round(len(returns) / _MINIBATCH))

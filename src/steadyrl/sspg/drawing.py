@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -92,13 +91,12 @@ class OnlineDrawing:
         batch = self._online.draw(learner.policy.numpy(), settings.steps_per_update_used + self._extra)
         self._length.add((batch.terminated | batch.truncated), batch.rewards)
         estimate = self._length.estimate()
-        report = self._online.phase
         return Drawn(
             data=self._data(batch, learner),
             observations=self._seen.flattened(batch.rows[:-1].reshape(-1, self._seen.width)),
             average_episode_length=estimate.value,
             mean_return=self._length.mean_return(),
-            phase_distance=math.nan if report is None else float(report.distance),
+            phase_distance=float(self._online.phase.distance),
             steps=batch.rewards.size,
         )
 

@@ -105,8 +105,8 @@ def steady_state_gradient(
     length = float(average_episode_length)
     if not (math.isfinite(length) and length > 1):
         raise LengthsError(
-            f"average_episode_length is {average_episode_length!r}; E[T] counts the reset (Gymnasium's mean length + 1), "
-            "so it is finite and above 1"
+            f"average_episode_length is {average_episode_length!r}; E[T] counts the reset (Gymnasium's mean length "
+            "+ 1), so it is finite and above 1"
         )
     usable = ~samples.null & ~samples.terminal
     if not usable.any():

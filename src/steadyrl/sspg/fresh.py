@@ -1,8 +1,9 @@
 """The paper's way to draw data: new rollouts for each update, one step (or a few) of each at t*.
 
-t* is that of the policy as it is now: a first set of episodes gives E[T] and the distribution of lengths, these give the
-time from which the raw process is within the tolerance of its steady state, and the same for the perturbed one. The
-cheaper of the two is taken, by simulated steps for each sample: null steps cost nothing, but give no sample either.
+t* is that of the policy as it is now: a first set of episodes gives E[T] and the distribution of lengths, these
+give the time from which the raw process is within the tolerance of its steady state, and the same for the perturbed
+one. The cheaper of the two is taken, by simulated steps for each sample: null steps cost nothing, but give no sample
+either.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def when_steady(lengths: EpisodeLengths, tolerance: float) -> When:
     raw = mixing_time_or_never(lengths, tolerance, longest)
     perturbation = Perturbation.for_average_episode_length(mean)
     perturbed = mixing_time_or_never(lengths, tolerance, longest, perturbation)
-    share = mean / (mean + perturbation.epsilon / (1 - perturbation.epsilon))  # of time that is not null
+    share = mean / (mean + perturbation.mean_detour)  # of time that is not null
     rest = lengths.mean  # to the end of the episode, roughly
     if min(raw, perturbed) == math.inf:
         raise MixingTimeError(f"the process is not at steady state within {_LONGEST} E[T], perturbed or not")
@@ -85,7 +86,14 @@ def draw_fresh(source: Any, policy: Any, settings: Settings, update: int) -> Fre
     when = when_steady(EpisodeLengths.from_gymnasium(episodes.lengths), settings.tolerance)
     times = np.arange(when.time, when.time + settings.steps_per_update_used)
     samples = collect_samples(
-        environment, policy, settings.copies_used, times, seed=second, perturbation=when.perturbation, **how, **arguments
+        environment,
+        policy,
+        settings.copies_used,
+        times,
+        seed=second,
+        perturbation=when.perturbation,
+        **how,
+        **arguments,
     )
     mean = float(episodes.lengths.mean()) + 1
     reach = 1.96 * float(episodes.lengths.std(ddof=1)) / math.sqrt(len(episodes)) if len(episodes) > 1 else math.inf
@@ -96,5 +104,4 @@ def draw_fresh(source: Any, policy: Any, settings: Settings, update: int) -> Fre
 def _real_share(when: When) -> float:
     if when.perturbation is None:
         return 1.0
-    null = when.perturbation.epsilon / (1 - when.perturbation.epsilon)
-    return when.average_episode_length / (when.average_episode_length + null)
+    return when.average_episode_length / (when.average_episode_length + when.perturbation.mean_detour)

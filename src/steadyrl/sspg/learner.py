@@ -1,6 +1,6 @@
 """One update: the policy along the steady-state policy gradient, then the critic towards the returns.
 
-    loss = -(E[T] - 1) mean(A log pi(s, a) + entropy bonus),     s, a ~ rho given s not terminal
+loss = -(E[T] - 1) mean(A log pi(s, a) + entropy bonus),     s, a ~ rho given s not terminal
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class Learner:
         self.optimiser = make_optimiser(policy, settings.optimiser, settings.learning_rate)
         self.critic_optimiser = make_optimiser(critic, "adam", settings.critic_learning_rate)
 
-    def update(self, data: Data, average_episode_length: float, left: float, *, rng: np.random.Generator) -> dict[str, float]:
+    def update(
+        self, data: Data, average_episode_length: float, left: float, *, rng: np.random.Generator
+    ) -> dict[str, float]:
         """Learn from data; `left` is the share of training still to come. Return what to show of it."""
         settings = self.settings
         factor = average_episode_length - 1 if settings.average_episode_length else 1.0
@@ -58,7 +60,7 @@ class Learner:
         bonus = settings.entropy * entropy.mean() if settings.entropy else 0.0
         loss = -factor * ((along * log_prob).mean() + bonus)
         self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         norm = self.step(left)
         found = {"gradient_norm": norm, "entropy": float(entropy.detach().mean()), "loss": float(loss.detach())}
         found["critic_loss"] = self.critic.fit(
@@ -86,7 +88,9 @@ class Learner:
             found |= {f"{part}/{name}": tensor.cpu().numpy() for name, tensor in module.state_dict().items()}
         for part, optimiser in (("optimiser", self.optimiser), ("critic_optimiser", self.critic_optimiser)):
             for number, entries in optimiser.state_dict()["state"].items():
-                found |= {f"{part}/{number}/{name}": _plain(value) for name, value in entries.items() if value is not None}
+                found |= {
+                    f"{part}/{number}/{name}": _plain(value) for name, value in entries.items() if value is not None
+                }
         return found
 
     def restore(self, arrays: dict[str, Any]) -> None:

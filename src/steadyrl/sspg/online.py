@@ -1,7 +1,7 @@
 """Data from copies that never stop: a few steps of each for every update.
 
-The state of a simulator cannot be saved in general. So what a checkpoint keeps of the copies is how they were seeded and
-every action since: a resumed run makes them anew, repeats the actions, and is where the interrupted one was. To
+The state of a simulator cannot be saved in general. So what a checkpoint keeps of the copies is how they were seeded
+and every action since: a resumed run makes them anew, repeats the actions, and is where the interrupted one was. To
 bound what has to be repeated, copies are made anew from time to time (`restart_every`), in every run alike.
 """
 
@@ -21,6 +21,7 @@ from steadyrl.rollouts.policies import Policy
 from steadyrl.rollouts.sources import Source
 from steadyrl.sspg.copies import make_copies
 from steadyrl.sspg.settings import Settings
+from steadyrl.wrappers import PhaseMonitor
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -70,8 +71,8 @@ class Online:
 
     @property
     def phase(self) -> Any:
-        """The last PhaseReport of the copies, or None."""
-        return getattr(self._envs, "phase", None)
+        """The last PhaseReport of the copies."""
+        return self._envs.report() if isinstance(self._envs, PhaseMonitor) else self._envs.phase
 
     def draw(self, policy: Policy, steps: int) -> Batch:
         """Run all copies for so many steps."""

@@ -23,8 +23,8 @@ def lambda_advantages(rewards: Array, values: Array, ends: Flags, breaks: Flags,
         rewards: [n, K], of the transitions t -> t + 1.
         values: [n + 1, K], V of the states at t = 0, ..., n.
         ends: [n, K], whether the state at t + 1 is worth nothing more: its episode is over.
-        breaks: [n, K], whether what follows the state at t + 1 does not continue the episode; ends are breaks, and so are
-            time limits at which V(s_{t+1}) is taken instead.
+        breaks: [n, K], whether what follows the state at t + 1 does not continue the episode; ends are breaks, and so
+            are time limits at which V(s_{t+1}) is taken instead.
         trace: lambda.
 
     Example:

@@ -33,7 +33,7 @@ class Settings:
         "online", "'online': copies that never stop; 'fresh': the paper's, new rollouts for each update."
     )
     steps: int | None = _option(1_000_000, "Stop after so many transitions of the environment, over all copies.")
-    updates: int | None = _option(None, "Stop after so many updates.")
+    updates: int | None = _option(None, "Stop after so many updates, instead of steps.")
     copies: int | None = _option(None, "Copies of the environment (16), or rollouts for each update if fresh (1000).")
     steps_per_update: int | None = _option(
         None, "Steps of each copy for an update (32); if fresh, steps of each rollout from t* on (1)."

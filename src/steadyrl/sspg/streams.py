@@ -30,8 +30,8 @@ def stream_episode_length(ends: ArrayLike, *, level: float = 0.95) -> Interval:
     """Return E[T] from streams at steady state, with its confidence interval.
 
     Args:
-        ends: [steps, copies], whether the transition of each copy at each step led to an episode's end. In the manner of
-            NEXT_STEP, where the reset is a step of its own: T = l + 1.
+        ends: [steps, copies], whether the transition of each copy at each step led to an episode's end. In the manner
+            of NEXT_STEP, where the reset is a step of its own: T = l + 1.
         level: the probability that the interval covers the truth, for many copies and steps.
 
     Raises:

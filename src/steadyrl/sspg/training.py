@@ -28,7 +28,7 @@ from steadyrl.errors import EpisodeError, SteadyrlError, TrainingError
 from steadyrl.policies import NetworkModule, as_module, make_policy
 from steadyrl.rollouts.codecs import action_codec, observation_codec
 from steadyrl.rollouts.policies import NetworkPolicy, load_policy
-from steadyrl.rollouts.sources import Source, as_source, describe
+from steadyrl.rollouts.sources import as_source, describe
 from steadyrl.sspg.checkpoints import POLICY, load_checkpoint, prepare_directory, save_checkpoint, save_history
 from steadyrl.sspg.critic import Critic
 from steadyrl.sspg.display import display_for, tensorboard_for
@@ -102,8 +102,8 @@ def train(
         after_update: called after every update.
 
     Raises:
-        TrainingError: before anything is run, if settings, checkpoint or directory cannot be used; later, with the number
-            of the update, if a number is no longer finite.
+        TrainingError: before anything is run, if settings, checkpoint or directory cannot be used; later, with the
+            number of the update, if a number is no longer finite.
         PolicyError: if the policy file does not fit the environment.
 
     Example:
@@ -282,7 +282,9 @@ class Run:
     def _stop_early(self) -> None:
         if self.out is not None:
             self.save()
-            self._note(f"interrupted after update {self.update:,}; all is kept in {str(self.out)!r}: repeat with --resume")
+            self._note(
+                f"interrupted after update {self.update:,}; all is kept in {str(self.out)!r}: repeat with --resume"
+            )
         raise KeyboardInterrupt
 
     def _note(self, text: str) -> None:
