@@ -189,7 +189,9 @@ def _entry(name, thing) -> list[str]:
 
 def _signature(thing) -> str:
     try:
-        return re.sub(r"<[^>]*>", "...", str(inspect.signature(thing)))
+        text = re.sub(r"<[^>]*>", "...", str(inspect.signature(thing)))
+        text = re.sub(r"'([^']*)'", lambda m: m[1] if f": {m[0]}" in text or f"-> {m[0]}" in text else m[0], text)
+        return re.sub(r"^\((self|cls)(, )?", "(", text).removesuffix(" -> None")
     except (TypeError, ValueError):
         return ""
 
@@ -231,9 +233,10 @@ def _items(body: str) -> list[str]:
 
 
 def _escape(text: str) -> str:
-    """Escape what Markdown would take for its own, outside of code."""
-    parts = re.split(r"(`[^`]*`)", text)
-    return "".join(part if part.startswith("`") else re.sub(r"([\\*_<\[|$])", r"\\\1", part) for part in parts)
+    """Escape what Markdown would take for its own, outside of code and *emphasis*."""
+    parts = re.split(r"(`[^`]*`|(?<![\w*])\*\w[^*\n]*\*(?![\w*]))", text)
+    kept = ("`", "*")
+    return "".join(part if part.startswith(kept) else re.sub(r"([\\*_<\[|$])", r"\\\1", part) for part in parts)
 
 
 def _write(path: Path, lines: list[str]) -> None:

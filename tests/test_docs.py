@@ -4,6 +4,8 @@ import ast
 import doctest
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,3 +99,15 @@ def test_the_reference_has_every_public_name(tmp_path, monkeypatch):
     text = "\n".join(path.read_text() for path in tmp_path.glob("*.md"))
     for name in steadyrl.__all__:
         assert re.search(rf"^## {name}\b", text, re.MULTILINE), name
+
+
+def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path):
+    pytest.importorskip("furo")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(tmp_path)]
+    built = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert built.returncode == 0, built.stderr
+    for page in tmp_path.rglob("*.html"):
+        fetched = re.findall(r'<(?:script|img|link|iframe)[^>]*(?:src|href)="(https?://[^"]*)', page.read_text())
+        assert fetched == [], page.name
+    for style in tmp_path.rglob("*.css"):
+        assert not re.search(r"@import|url\(.?https?:", style.read_text()), style.name
