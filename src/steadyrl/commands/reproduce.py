@@ -29,7 +29,7 @@ def reproduce(
         bool, typer.Option("--resume", help="Skip what is finished in OUT and go on with what is not.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Of everything random; the same seed gives the same files.")] = 0,
-    backend: Annotated[str, typer.Option(help="'auto', 'serial', 'processes', 'envpool' or 'ray'.")] = "auto",
+    backend: Annotated[str, typer.Option(help="'auto', 'serial', 'processes' or 'ray'.")] = "auto",
     workers: Annotated[int | None, typer.Option(help="Processes, or EnvPool's threads; by default one a core.")] = None,
     address: Annotated[str | None, typer.Option(help="Of a Ray cluster; without it, 'ray' starts a local one.")] = None,
 ) -> None:

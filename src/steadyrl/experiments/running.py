@@ -59,6 +59,8 @@ def reproduce(
         RolloutError: if the scale is none, or there is unfinished work in the folder and `resume` is not set.
     """
     check_scale(scale)
+    if backend == "envpool":
+        raise RolloutError("EnvPool does not have all of these environments; 'auto' takes it where it has them")
     out.mkdir(parents=True, exist_ok=True)
     check_picture(out / "figure.png")
     if not resume:

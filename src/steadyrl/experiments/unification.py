@@ -133,7 +133,6 @@ def _sampled(lab: Lab, name: str, policy_name: str, episodes: int, part: int, se
         trajectories=True,
         observation_sums=False,
         block_size=max(200, -(-episodes // 16)),
-        backend="auto" if lab.backend == "envpool" else lab.backend,
     )
     track = found.trajectories
     assert track is not None
