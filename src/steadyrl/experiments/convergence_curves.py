@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from steadyrl.confidence import bootstrap, perturbed_mixing_time
-from steadyrl.diagnosis import slowest
+from steadyrl.diagnosis import merge_sums, slowest
 from steadyrl.experiments.lab import Lab
 from steadyrl.figures import PERTURBED, QUIET, RAW
 from steadyrl.moments import marginal_moments
@@ -148,7 +148,7 @@ def _grid(lengths: EpisodeLengths, span: float) -> NDArray[np.int64]:
 
 
 def _last_to_settle(sums: list[AgeSums], times: Any, perturbation: Perturbation | None, mean: float) -> float:
-    moments = marginal_moments(_together(sums), times, perturbation)
+    moments = marginal_moments(merge_sums(sums), times, perturbation)
     slow = slowest(moments, mean, SETTLED)
     return max((found.settles for found in slow), default=0.0) / mean
 
@@ -158,7 +158,7 @@ def _apart_at(
 ) -> dict[str, float]:
     """The largest distance of a mean from the steady one, in standard deviations, from some times on."""
     times = _grid(lengths, span)
-    moments = marginal_moments(_together(sums), times, perturbation)
+    moments = marginal_moments(merge_sums(sums), times, perturbation)
     deviation = moments.stationary_deviation
     moving = deviation > 1e-9 * (1 + np.abs(moments.stationary_mean))
     apart = (np.abs(moments.mean - moments.stationary_mean)[:, moving] / deviation[moving]).max(axis=1)
@@ -169,18 +169,6 @@ def _apart_at(
         if c <= span and later.any():
             result[f"{c:g}"] = float(after[np.argmax(later)])
     return result
-
-
-def _together(sums: list[AgeSums]) -> AgeSums:
-    n = max(len(part.count) for part in sums)
-    count, d = np.zeros(n, dtype=np.int64), sums[0].total.shape[1]
-    total, squares = np.zeros((n, d)), np.zeros((n, d))
-    for part in sums:
-        k = len(part.count)
-        count[:k] += part.count
-        total[:k] += part.total
-        squares[:k] += part.total_squares
-    return AgeSums(count, total, squares)
 
 
 def _check(

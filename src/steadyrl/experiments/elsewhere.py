@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from steadyrl.experiments.convergence_curves import Plan, draw_distance, draw_means, measure
+from steadyrl.experiments.convergence_curves import Plan, draw_distance, draw_means
 from steadyrl.experiments.frame import Experiment, Finding, Result
-from steadyrl.experiments.lab import Lab
-from steadyrl.experiments.mixing_figures import Panel, arrays_of, cost, numbers_text, panel_finding, when_text
+from steadyrl.experiments.mixing_figures import (
+    Panel,
+    Settings,
+    arrays_of,
+    cost,
+    numbers_text,
+    panel_finding,
+    run,
+    when_text,
+)
 from steadyrl.figures import new_figure
 
 _CLAIMS = (
@@ -19,23 +27,6 @@ _CLAIMS = (
     Panel("", "HalfCheetah-v5", "raw", math.inf),
 )
 """The paper's, of Bullet's environments of the same name."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How the environments are looked at."""
-
-    plans: tuple[Plan, ...]
-
-
-def run(settings: Settings, lab: Lab) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Measure every environment."""
-    numbers: dict[str, Any] = {}
-    arrays: dict[str, Any] = {}
-    for part, plan in enumerate(settings.plans):
-        numbers[plan.environment], found = measure(plan, lab, part)
-        arrays |= {f"{plan.environment} {name}": value for name, value in found.items()}
-    return numbers, arrays
 
 
 def draw(result: Result) -> Any:

@@ -37,13 +37,13 @@ PANELS = (
 
 @dataclass(frozen=True)
 class Settings:
-    """How the three environments are looked at."""
+    """How each environment is looked at."""
 
     plans: tuple[Plan, ...]
 
 
 def run(settings: Settings, lab: Lab) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Measure the three environments."""
+    """Measure every environment."""
     numbers: dict[str, Any] = {}
     arrays: dict[str, Any] = {}
     for part, plan in enumerate(settings.plans):
