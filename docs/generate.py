@@ -243,3 +243,17 @@ def _write(path: Path, lines: list[str]) -> None:
     text = "\n".join(lines) + "\n"
     if not path.exists() or path.read_text() != text:  # Sphinx builds again what has changed
         path.write_text(text)
+
+
+def reproduction(results: Path) -> None:
+    """Bring results of `steadyrl reproduce` into the documentation, or write its pages again from what is there."""
+    from steadyrl.experiments.catalogue import EXPERIMENTS
+    from steadyrl.experiments.running import document
+
+    document(EXPERIMENTS, results, Path(__file__).parent / "reproduction")
+
+
+if __name__ == "__main__":
+    import sys
+
+    reproduction(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "reproduction")

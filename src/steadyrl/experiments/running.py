@@ -111,11 +111,12 @@ def write_index(experiments: Sequence[Experiment], out: Path) -> list[Page]:
 
 
 def document(experiments: Sequence[Experiment], results: Path, out: Path) -> None:
-    """Bring the results in a folder into the documentation: result, figure and Markdown page of each, and an index."""
+    """Bring the results in a folder into the documentation, beside those that are there: result, figure, page, index."""
     out.mkdir(parents=True, exist_ok=True)
     pages = []
     for experiment in experiments:
         path = results / f"{experiment.name}.npz"
+        path = path if path.exists() else out / path.name
         if not path.exists():
             continue
         result = Result.load(path)
