@@ -111,7 +111,7 @@ def write_index(experiments: Sequence[Experiment], out: Path) -> list[Page]:
 
 
 def document(experiments: Sequence[Experiment], results: Path, out: Path) -> None:
-    """Bring the results in a folder into the documentation, beside those that are there: result, figure, page, index."""
+    """Bring the results in a folder into the documentation, beside what is there: result, figure, page, index."""
     out.mkdir(parents=True, exist_ok=True)
     pages = []
     for experiment in experiments:
