@@ -191,7 +191,7 @@ def _settings(hopper: int, humanoid: int, cheetah: int, rollouts: tuple[int, int
             Plan(
                 CHEETAH,
                 episodes=cheetah,
-                chunk=64,
+                chunk=40,
                 span=6,
                 rollouts=rollouts[2],
                 checks=(0.25, 0.75, 1.1, 1.6),
@@ -211,7 +211,7 @@ EXPERIMENT = Experiment(
     name="figure-3",
     title="Figure 3 (a), (c) to (f): convergence in Bullet's environments",
     claim="Hopper converges after 2 AEL, Humanoid after 24, HalfCheetah never; perturbed, both after 3.",
-    settings={"quick": _QUICK, "laptop": _settings(20_000, 12_000, 256, (4000, 600, 96)), "paper": _PAPER},
+    settings={"quick": _QUICK, "laptop": _settings(12_000, 10_000, 160, (2500, 400, 48)), "paper": _PAPER},
     run=run,
     draw=draw,
     findings=findings,

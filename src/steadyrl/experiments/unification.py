@@ -272,7 +272,7 @@ def findings(result: Result) -> Sequence[Finding]:
             performance < _TOLERANCE,
         ),
         Finding(
-            "Proposition 5: E[T] = 1 / rho(terminal states)",
+            "E[T] = 1 / rho(terminal states) (in the proof of Theorem 4)",
             f"differ by {lengths:.1e} at most, relatively",
             lengths < _TOLERANCE,
         ),
