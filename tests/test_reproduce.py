@@ -309,3 +309,54 @@ def test_the_command_lists_runs_and_complains(tmp_path):
     assert "figure-3b" in str(wrong.exception)
     scale = runner.invoke(app, ["reproduce", "figure-1", "--scale", "huge", "--out", str(tmp_path)])
     assert isinstance(scale.exception, errors.RolloutError)
+
+
+def ascent_of_known_slope(settings, *, noise):
+    """What a run of Figure 2 collects, if |grad J|^2 and E[T] are known at every update."""
+    rng = np.random.default_rng(0)
+    performance, table, common = 0.0, [], {i: rng.normal(size=(2, 4000)) for i in range(len(settings.windows))}
+    for update in range(settings.windows[-1][1] + 1):
+        window = next((i for i, (first, last) in enumerate(settings.windows) if first <= update <= last), None)
+        squared = 200.0 + 20 * update
+        shared = np.zeros((2, 0)) if window is None else performance + 10 * common[window] + rng.normal(size=(2, 4000))
+        table.append(
+            {
+                "squared": squared + noise * rng.normal(),
+                "squared error": noise,
+                "inflated": 2 * squared,
+                "lengths": rng.poisson(11 * (1 + 0.06 * update), 500),
+                "returns": shared[0],
+                "ends": shared[1],
+                "parameters": np.zeros(3),
+            }
+        )
+        performance += settings.learning_rate * squared
+    return table
+
+
+def test_figure_2_finds_what_is_there():
+    # Ratios are known to a few percent here; the bounds are far outside.
+    settings = gradient_check.EXPERIMENT.settings["laptop"]
+    table = ascent_of_known_slope(settings, noise=20.0)
+    checks = {"0": {"time": 36, "rollouts": 100, "ratio": {"value": 1.0, "low": 0.9, "high": 1.1}}}
+    numbers, arrays = gradient_check._summarise(settings, table, checks)
+    result = Result("figure-2", "laptop", 0, plain(vars(settings)), unplain(plain(numbers)), arrays)
+    page = page_of(gradient_check.EXPERIMENT, result)
+    assert page.verdict == "agrees, in all 5 claims"
+    late = numbers["windows"][1]
+    assert late["ratio with"]["value"] == pytest.approx(1, abs=0.05)
+    shrink = np.array([(table[0]["lengths"].mean() / row["lengths"].mean()) ** 2 for row in table[100:130]])
+    assert late["ratio without"]["value"] == pytest.approx(shrink.mean(), rel=0.1)
+    assert numbers["growth"]["100"] == pytest.approx(7 - 6 / 12, rel=0.1)  # T = l + 1
+    assert gradient_check.draw(result) is not None
+    assert len(page.departures) == 7
+
+
+def test_figure_2_does_not_agree_with_a_wrong_gradient():
+    settings = gradient_check.EXPERIMENT.settings["laptop"]
+    table = ascent_of_known_slope(settings, noise=20.0)
+    for row in table:
+        row["squared"] *= 2
+    numbers, arrays = gradient_check._summarise(settings, table, {})
+    result = Result("figure-2", "laptop", 0, plain(vars(settings)), unplain(plain(numbers)), arrays)
+    assert [found.verdict for found in gradient_check.findings(result)][:2] == ["differs", "differs"]

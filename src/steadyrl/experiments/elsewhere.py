@@ -125,7 +125,7 @@ EXPERIMENT = Experiment(
         "laptop": _LAPTOP,
         "paper": Settings(
             tuple(
-                replace(plan, episodes=max(plan.episodes, 100_000), rollouts=100_000, checks=_GRID)
+                replace(plan, episodes=100_000, chunk=max(plan.chunk, 500), rollouts=100_000, checks=_GRID)
                 for plan in _LAPTOP.plans
             )
         ),

@@ -191,7 +191,7 @@ def _settings(hopper: int, humanoid: int, cheetah: int, rollouts: tuple[int, int
             Plan(
                 CHEETAH,
                 episodes=cheetah,
-                chunk=40,
+                chunk=max(40, cheetah // 100),
                 span=6,
                 rollouts=rollouts[2],
                 checks=(0.25, 0.75, 1.1, 1.6),
