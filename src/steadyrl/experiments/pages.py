@@ -58,8 +58,9 @@ def page_of(experiment: Experiment, result: Result) -> Page:
 def verdict(findings: Sequence[Finding]) -> str:
     """Return how many findings agree, differ, and cannot be told."""
     counts = {word: sum(found.verdict == word for found in findings) for word in ("agrees", "differs", "cannot tell")}
-    if counts["agrees"] == len(findings):
-        return "agrees" if len(findings) == 1 else f"agrees, in all {len(findings)} claims"
+    for word, count in counts.items():
+        if count == len(findings):
+            return word if count == 1 else f"{word}, in all {count} claims"
     parts = {"agrees": "agrees in {}", "differs": "differs in {}", "cannot tell": "cannot tell in {}"}
     said = ", ".join(parts[word].format(count) for word, count in counts.items() if count)
     return f"{said} of {len(findings)} claims"
