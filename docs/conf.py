@@ -1,5 +1,6 @@
 """The documentation as a site: `make docs`. Nothing is fetched, and the site opens from disk."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -21,3 +22,12 @@ html_copy_source = False
 generate.pictures(Path(__file__).parent / "generated")
 generate.guides(Path(__file__).parent)
 generate.reference(Path(__file__).parent / "api")
+
+
+def setup(app):
+    """Have links to files of the repository that are not part of the site name the file instead."""
+
+    def name_files(app, page, source):
+        source[0] = re.sub(r"(?<!!)\[([^\]]*)\]\(\.\./([^)]*)\)", r"\1 (`\2`)", source[0])
+
+    app.connect("source-read", name_files)
