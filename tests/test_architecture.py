@@ -104,10 +104,26 @@ ORDER = [
     "sspg.display",
     "sspg.training",
     "sspg.evaluation",
+    "experiments.lab",
+    "experiments.frame",
+    "experiments.pages",
+    "experiments.running",
+    "experiments.convergence_curves",
+    "experiments.ascent",
+    "experiments.illustration",
+    "experiments.unification",
+    "experiments.gradient_check",
+    "experiments.mixing_figures",
+    "experiments.sweep",
+    "experiments.discounting",
+    "experiments.stages",
+    "experiments.elsewhere",
+    "experiments.catalogue",
     "commands.options",
     "commands.check",
     "commands.collect",
     "commands.diagnose",
+    "commands.reproduce",
     "commands.train",
     "commands.evaluate",
     "cli",
@@ -129,7 +145,7 @@ def imports(tree, *, top_level):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            if node.module in ("steadyrl", "steadyrl.numerics"):
+            if node.module in ("steadyrl", "steadyrl.numerics", "steadyrl.experiments"):
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
             else:
                 yield node.module
