@@ -11,6 +11,7 @@ is at it, and brings environments to it. Start with `steadyrl check FrozenLake-v
 """
 
 from importlib.metadata import version
+from typing import Any
 
 from steadyrl import environments, errors, gallery
 from steadyrl.batches import batch_distance
@@ -42,6 +43,7 @@ from steadyrl.errors import (
     RolloutError,
     SteadyrlError,
     StepTimeoutError,
+    TrainingError,
     WorkerLostError,
     WrapperError,
 )
@@ -67,6 +69,7 @@ from steadyrl.phase import PhaseReport, PhaseTracker
 from steadyrl.process import LearningProcess
 from steadyrl.renewal import EpisodeLengths, phase_distance, phase_mixing_time, renewal_sequence
 from steadyrl.rollouts import Episodes, Samples, collect_episodes, collect_samples
+from steadyrl.sspg import Settings, SteadyStateGradient, steady_state_gradient, stream_episode_length
 from steadyrl.stationary import (
     average_episode_length,
     expected_visits,
@@ -132,12 +135,16 @@ __all__ = [
     "ResetMaskError",
     "RolloutError",
     "Samples",
+    "Settings",
     "StaggeredStart",
     "StaggeredVectorEnv",
     "StationaryStart",
+    "SteadyStateGradient",
     "SteadyrlError",
     "StepTimeoutError",
     "Strategy",
+    "Trained",
+    "TrainingError",
     "WorkerLostError",
     "WrapperError",
     "action_values",
@@ -157,6 +164,7 @@ __all__ = [
     "environments",
     "episode_performance",
     "errors",
+    "evaluate",
     "expected_visits",
     "extend_policy",
     "gallery",
@@ -180,10 +188,22 @@ __all__ = [
     "spectral_gap",
     "state_values",
     "stationary_distribution",
+    "steady_state_gradient",
     "steady_state_mean",
     "steady_state_performance",
     "steady_state_policy_gradient",
+    "stream_episode_length",
     "total_variation",
+    "train",
     "uniform_delays",
     "uniform_policy",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs PyTorch when it is first used."""
+    if name in ("Trained", "evaluate", "train"):
+        from steadyrl import sspg
+
+        return getattr(sspg, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,6 +14,9 @@ from steadyrl import __version__
 from steadyrl.commands.check import check
 from steadyrl.commands.collect import collect
 from steadyrl.commands.diagnose import diagnose
+from steadyrl.commands.evaluate import evaluate
+from steadyrl.commands.reproduce import reproduce
+from steadyrl.commands.train import train
 from steadyrl.errors import SteadyrlError
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False)
@@ -31,7 +34,7 @@ def steadyrl(version: Annotated[bool, typer.Option("--version", help="Print the 
         raise typer.Exit
 
 
-for command in (check, collect, diagnose):
+for command in (check, collect, diagnose, train, evaluate, reproduce):
     app.command()(command)
 
 

@@ -56,7 +56,7 @@ class ProcessEnv(gymnasium.Env[Any, Any]):
         self.observation_space = gymnasium.spaces.Discrete(process.n_states)
         self.action_space = gymnasium.spaces.Discrete(process.n_actions)
         layers = process.layers
-        self._limit = None if layers is None else layers.limit
+        self._limit = self.max_episode_steps = None if layers is None else layers.limit
         self._base = process if layers is None else layers.base
         self._inside = np.flatnonzero(~self._base.terminal)
         self._rank = {int(s): i for i, s in enumerate(self._inside)}  # of a state among the non-terminal ones

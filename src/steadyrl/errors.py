@@ -60,6 +60,10 @@ class MissingExtraError(SteadyrlError):
     """An optional dependency is not installed; the message has the pip line."""
 
 
+class TrainingError(SteadyrlError):
+    """Training cannot start or go on: a bad setting or checkpoint, or numbers that are no longer finite."""
+
+
 class WrapperError(SteadyrlError):
     """A cure cannot be applied to this environment, or the environment broke its contract."""
 

@@ -172,7 +172,8 @@ def describe_run(
 def digest(policy: Policy) -> str:
     """Return a short fingerprint of the numbers in a policy of steadyrl's; "" for others."""
     if isinstance(policy, NetworkPolicy):
-        arrays = [*policy.weights, *policy.biases, *([] if policy.log_std is None else [policy.log_std])]
+        arrays = list(policy.tensors().values())
+        arrays += [] if policy.sampled else [np.zeros(1)]
     elif isinstance(policy, TabularPolicy):
         arrays = [policy.cumulative]
     else:

@@ -9,6 +9,11 @@ A policy file is a safetensors file (a JSON header, then raw arrays) whose metad
 
 and which holds `layers.0.weight` [out, in], `layers.0.bias` [out], `layers.1.weight`, ... up to the output layer
 (the mean, or the logits of all actions), and for a Gaussian policy `log_std` [actions].
+
+A policy that normalises its observations, or makes several choices at once (MultiDiscrete), is of version "2": it also
+holds `observations.mean` and `observations.std` [in] with "limit" in the metadata, the size that a normalised value is
+kept within; and "choices" in the metadata, as in "3,2", the numbers of actions of each choice. Metadata of any version
+may have "environment", the id of what the policy was trained on.
 """
 
 from __future__ import annotations
@@ -106,22 +111,45 @@ class TabularPolicy:
 
 
 @dataclass(frozen=True)
+class Normalisation:
+    """Observations are seen as (x - mean) / std, kept within +-limit."""
+
+    mean: Array
+    std: Array
+    limit: float = 10.0
+
+    def __call__(self, observations: Array) -> Array:
+        """Return normalised observations, [B, d]."""
+        x = observations - self.mean
+        x /= self.std
+        np.maximum(x, -self.limit, out=x)
+        return np.minimum(x, self.limit, out=x)
+
+
+@dataclass(frozen=True)
 class NetworkPolicy:
-    """A network with tanh hidden layers; its outputs are a Gaussian's mean, or the logits of a choice."""
+    """A network with tanh hidden layers; its outputs are a Gaussian's mean, or the logits of one or several choices."""
 
     weights: tuple[Array, ...]
     """[in, out] of each layer."""
     biases: tuple[Array, ...]
     log_std: Array | None
     """Logarithm of a Gaussian's standard deviations; None for a categorical policy."""
-    start: int = 0
-    """The number of a categorical policy's first action."""
+    start: Any = 0
+    """The number of a categorical policy's first action; of each choice, for MultiDiscrete."""
     shape: tuple[int, ...] | None = None
-    """The shape of one Gaussian action, where it is not a plain vector."""
+    """The shape of one Gaussian or MultiDiscrete action, where it is not a plain vector."""
+    normalisation: Normalisation | None = None
+    choices: tuple[int, ...] | None = None
+    """The numbers of actions of each choice of MultiDiscrete."""
+    sampled: bool = True
+    """Whether actions are drawn; if not, they are the mean, or the likeliest."""
+    environment: str = ""
+    """The id of the environment that the policy was trained on, where that is known."""
 
     def outputs(self, observations: Array) -> Array:
         """Return the network's outputs, [B, out]."""
-        x = observations
+        x = observations if self.normalisation is None else self.normalisation(observations)
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             x = x @ weight
             x += bias
@@ -134,23 +162,43 @@ class NetworkPolicy:
         """Return one action for each observation."""
         outputs = self.outputs(observations)
         if self.log_std is not None:
-            noise = rng.standard_normal(outputs.shape)
-            noise *= np.exp(self.log_std)
-            outputs += noise
+            if self.sampled:
+                noise = rng.standard_normal(outputs.shape)
+                noise *= np.exp(self.log_std)
+                outputs += noise
             return outputs if self.shape is None else outputs.reshape(-1, *self.shape)
-        # The largest of logits plus Gumbel noise is a draw from their softmax.
-        choice: Any = (outputs + rng.gumbel(size=outputs.shape)).argmax(axis=1)
-        return choice + self.start
+        if self.sampled:  # the largest of logits plus Gumbel noise is a draw from their softmax
+            outputs += rng.gumbel(size=outputs.shape)
+        if self.choices is None:
+            choice: Any = outputs.argmax(axis=1)
+            return choice + self.start
+        edges = np.cumsum(self.choices)[:-1]
+        several = np.stack([part.argmax(axis=1) for part in np.split(outputs, edges, axis=1)], axis=1)
+        return (several if self.shape is None else several.reshape(-1, *self.shape)) + self.start
+
+    def tensors(self) -> dict[str, Array]:
+        """Return all numbers of the policy, under their names in a policy file."""
+        found = {}
+        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            found[f"layers.{i}.weight"], found[f"layers.{i}.bias"] = weight.T, bias
+        if self.log_std is not None:
+            found["log_std"] = self.log_std
+        if self.normalisation is not None:
+            found["observations.mean"], found["observations.std"] = self.normalisation.mean, self.normalisation.std
+        return found
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a policy file."""
-        tensors = {}
-        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            tensors[f"layers.{i}.weight"], tensors[f"layers.{i}.bias"] = weight.T, bias
-        if self.log_std is not None:
-            tensors["log_std"] = self.log_std
         kind = "categorical" if self.log_std is None else "gaussian"
-        write_safetensors(path, tensors, {"format": _FORMAT, "version": "1", "kind": kind, "activation": "tanh"})
+        plain = self.normalisation is None and self.choices is None
+        metadata = {"format": _FORMAT, "version": "1" if plain else "2", "kind": kind, "activation": "tanh"}
+        if self.normalisation is not None:
+            metadata["limit"] = repr(float(self.normalisation.limit))
+        if self.choices is not None:
+            metadata["choices"] = ",".join(map(str, self.choices))
+        if self.environment:
+            metadata["environment"] = self.environment
+        write_safetensors(path, self.tensors(), metadata)
 
 
 _FORMAT = "steadyrl policy"
@@ -175,32 +223,66 @@ def random_gaussian_policy(observation_size: int, action_shape: tuple[int, ...],
 def load_policy(path: str | os.PathLike[str], observations: ObservationCodec, actions: ActionCodec) -> NetworkPolicy:
     """Read a policy file and check that it fits the environment."""
     tensors, metadata = read_safetensors(path)
-    if metadata.get("format") != _FORMAT or metadata.get("version") != "1":
+    if metadata.get("format") != _FORMAT or metadata.get("version") not in ("1", "2"):
         raise FileFormatError(
             f"{os.fspath(path)!r} is a safetensors file, but its metadata {metadata} are not those of a steadyrl "
-            "policy of version 1; save the policy with steadyrl"
+            "policy of version 1 or 2; save the policy with steadyrl"
         )
     if metadata.get("activation") != "tanh" or metadata.get("kind") not in ("gaussian", "categorical"):
         raise FileFormatError(f"{os.fspath(path)!r} holds a policy that this steadyrl does not know: {metadata}")
     depth = sum(name.endswith(".weight") for name in tensors)
+    normalisation = None
     try:
         weights = tuple(np.ascontiguousarray(tensors[f"layers.{i}.weight"].T, dtype=float) for i in range(depth))
         biases = tuple(tensors[f"layers.{i}.bias"].astype(float) for i in range(depth))
         log_std = tensors["log_std"].astype(float) if metadata["kind"] == "gaussian" else None
+        if "limit" in metadata:
+            mean, std = (tensors[f"observations.{name}"].astype(float) for name in ("mean", "std"))
+            normalisation = Normalisation(mean, std, float(metadata["limit"]))
     except KeyError as error:
         raise FileFormatError(f"{os.fspath(path)!r} has no tensor {error}; save the policy again") from error
-    box, discrete = isinstance(actions.space, spaces.Box), isinstance(actions.space, spaces.Discrete)
-    outputs = int(np.prod(actions.shape)) if box else int(actions.space.n) if discrete else -1
+    choices = tuple(map(int, metadata["choices"].split(","))) if "choices" in metadata else None
+    outputs, wanted = action_outputs(actions)
     fits = depth > 0 and (weights[0].shape[0], weights[-1].shape[1]) == (observations.size, outputs)
-    if not fits or box != (log_std is not None):
+    if not fits or choices != wanted or isinstance(actions.space, spaces.Box) != (log_std is not None):
         shapes = [weight.shape for weight in weights]
+        origin = f" trained on {metadata['environment']}" if "environment" in metadata else ""
         raise PolicyError(
-            f"the {metadata['kind']} policy in {os.fspath(path)!r} has layers {shapes}; this environment has "
-            f"{observations.size} observed values and actions {actions.space}; collect with the environment it was "
-            "made for"
+            f"the {metadata['kind']} policy in {os.fspath(path)!r}{origin} has layers {shapes}; this environment has "
+            f"{observations.size} observed values and actions {actions.space}; use the environment it was made for"
         )
-    start = int(actions.space.start) if discrete else 0
-    return NetworkPolicy(weights, biases, log_std, start, _beyond_vector(actions.shape) if box else None)
+    return NetworkPolicy(
+        weights,
+        biases,
+        log_std,
+        action_start(actions),
+        action_shape(actions),
+        normalisation,
+        choices,
+        environment=metadata.get("environment", ""),
+    )
+
+
+def action_outputs(actions: ActionCodec) -> tuple[int, tuple[int, ...] | None]:
+    """Return how many outputs a network needs for these actions, and the sizes of a MultiDiscrete's choices."""
+    if isinstance(actions.space, spaces.Box):
+        return int(np.prod(actions.shape)), None
+    if isinstance(actions.space, spaces.Discrete):
+        return int(actions.space.n), None
+    choices = tuple(int(n) for n in actions.space.nvec.ravel())
+    return sum(choices), choices
+
+
+def action_start(actions: ActionCodec) -> Any:
+    """Return the number of the first action, of each choice for MultiDiscrete; 0 for a Box."""
+    if isinstance(actions.space, spaces.Discrete):
+        return int(actions.space.start)
+    return actions.space.start if isinstance(actions.space, spaces.MultiDiscrete) else 0
+
+
+def action_shape(actions: ActionCodec) -> tuple[int, ...] | None:
+    """Return the shape of an action that is neither a number nor a plain vector; else None."""
+    return None if isinstance(actions.space, spaces.Discrete) else _beyond_vector(actions.shape)
 
 
 def as_policy(policy: Any, observations: ObservationCodec, actions: ActionCodec, *, seed: int) -> tuple[Policy, str]:

@@ -88,7 +88,7 @@ def describe(source: Source) -> Description:
     """Make the environment once and read its spaces and limits."""
     env = source.make()
     try:
-        limit = None if env.spec is None else env.spec.max_episode_steps
+        limit = getattr(env.unwrapped, "max_episode_steps", None) if env.spec is None else env.spec.max_episode_steps
         fixed = getattr(env.unwrapped, "fixed_episode", None)
         episode = None if fixed is None else fixed()
         return Description(env.observation_space, env.action_space, limit, episode, type(env.unwrapped).__module__)

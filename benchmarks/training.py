@@ -1,0 +1,271 @@
+"""Training with the steady-state policy gradient against Stable-Baselines3: learning curves, speed, gradient quality.
+
+    python benchmarks/training.py                          everything that is not in results/training.json yet
+    python benchmarks/training.py --environments CartPole-v1 --algorithms sspg a2c --seeds 5
+    python benchmarks/training.py --only speed             steps per second, on a quiet machine
+    python benchmarks/training.py --only gradients
+
+Every row (an environment, an algorithm, a seed) is written as soon as it is finished, so an interrupted benchmark goes
+on where it was. All algorithms are evaluated alike: complete episodes of the policy as it is, actions drawn, at fixed
+numbers of steps. SB3's steps count actions; ours also count resets, which are steps of their own in NEXT_STEP mode.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+
+from curves import figure, iqm, solved_at
+from steadyrl import Settings, evaluate, train
+from steadyrl.storage import write_atomically
+
+RESULTS = Path(__file__).parent / "results"
+FILE, PAGE, PICTURE = RESULTS / "training.json", RESULTS / "training.md", RESULTS / "training.png"
+
+CONTROL = {"every": 5_000, "episodes": 100}
+MUJOCO = {"every": 100_000, "episodes": 20, "goal": None, "steps": 1_000_000}
+ENVIRONMENTS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {
+        **CONTROL,
+        "goal": 475.0,
+        "steps": {"sspg": 120_000, "a2c": 500_000, "ppo": 100_000},
+        "settings": {"copies": 16, "trace": 1.0},
+    },
+    "Acrobot-v1": {
+        **CONTROL,
+        "goal": -100.0,
+        "steps": {"sspg": 150_000, "a2c": 500_000, "ppo": 500_000},
+        "settings": {"copies": 16, "steps_per_update": 8, "learning_rate": 2e-3},
+    },
+    "Hopper-v5": {**MUJOCO, "settings": {"copies": 16}},
+    "HalfCheetah-v5": {**MUJOCO, "settings": {"copies": 16}},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--environments", nargs="*", default=list(ENVIRONMENTS), choices=list(ENVIRONMENTS))
+    parser.add_argument("--algorithms", nargs="*", default=["sspg", "a2c", "ppo"], choices=["sspg", "a2c", "ppo"])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", choices=["curves", "speed", "gradients", "report"])
+    arguments = parser.parse_args()
+    if arguments.only in (None, "curves"):
+        for algorithm in arguments.algorithms:
+            for name in arguments.environments:
+                for seed in range(arguments.seeds):
+                    one_row(name, algorithm, seed)
+    if arguments.only == "speed" or (arguments.only is None and "speed" not in load()):
+        save(load() | {"speed": speed()})
+    if arguments.only == "gradients" or (arguments.only is None and "gradients" not in load()):
+        from gradient_quality import gradient_quality
+
+        save(load() | {"gradients": gradient_quality()})
+    report(load())
+
+
+def one_row(name: str, algorithm: str, seed: int) -> None:
+    """Train once and evaluate on the way, unless that has been done."""
+    key = f"{name}/{algorithm}/{seed}"
+    task = ENVIRONMENTS[name]
+    steps = task["steps"][algorithm] if isinstance(task["steps"], dict) else task["steps"]
+    made_with = (
+        asdict(Settings(steps=steps, seed=seed, **task["settings"])) if algorithm == "sspg" else {"steps": steps}
+    )
+    before = load().get("rows", {}).get(key)
+    if before is not None and before["settings"] == made_with:
+        return
+    row: dict[str, Any] = {"environment": name, "algorithm": algorithm, "seed": seed, "settings": made_with}
+    row |= {"steps": [], "returns": [], "lengths": []}
+
+    def look(at: int, policy: Any) -> None:
+        if skipped(row, task, at, steps):
+            return
+        found = evaluate(policy, name, task["episodes"], seed=1000 + seed, workers=1)
+        row["steps"].append(at)
+        row["returns"].append(round(found.mean_return.value, 3))
+        row["lengths"].append(round(found.average_episode_length.value, 3))
+
+    seconds = (ours if algorithm == "sspg" else theirs)(name, algorithm, seed, steps, task, look)
+    row |= {"seconds": round(seconds, 1), "load": round(os.getloadavg()[0], 1), "versions": versions()}
+    data = load()
+    data.setdefault("rows", {})[key] = row
+    save(data)
+    goal = task["goal"]
+    words = "" if goal is None else f", {goal:g} at {solved_at(row, goal):,.0f}"
+    print(f"{key}: last {row['returns'][-1]:.1f}{words}, {steps / seconds:,.0f} steps/s", flush=True)
+    report(data)
+
+
+def skipped(row: dict[str, Any], task: dict[str, Any], at: int, steps: int) -> bool:
+    """Once solved, evaluations are five times as far apart; the last one is always made."""
+    solved = task["goal"] is not None and max(row["returns"], default=-np.inf) >= task["goal"]
+    return bool(solved and at < steps and at - row["steps"][-1] < 5 * task["every"])
+
+
+def ours(name: str, algorithm: str, seed: int, steps: int, task: dict[str, Any], look: Any) -> float:
+    spent = [0.0]
+    following = [task["every"]]
+
+    def after_update(progress: Any) -> None:
+        if progress.steps >= min(following[0], steps):
+            begun = time.perf_counter()
+            following[0] += task["every"]
+            look(progress.steps, progress.policy.numpy())
+            spent[0] += time.perf_counter() - begun
+
+    begun = time.perf_counter()
+    train(name, Settings(steps=steps, seed=seed, workers=1, **task["settings"]), after_update=after_update)
+    return time.perf_counter() - begun - spent[0]
+
+
+def theirs(name: str, algorithm: str, seed: int, steps: int, task: dict[str, Any], look: Any) -> float:
+    import torch
+
+    import sb3_runs
+
+    torch.set_num_threads(1)
+    model = sb3_runs.make_model(algorithm, name, seed)
+    seconds = sb3_runs.train(model, steps, task["every"], look)
+    model.get_env().close()
+    return seconds
+
+
+def speed(repeats: int = 3) -> dict[str, Any]:
+    """Steps per second of training on Hopper-v5 with 16 copies, ours and A2C's with a process for each copy."""
+    import sb3_runs
+
+    found: dict[str, Any] = {"sspg": [], "a2c, SubprocVecEnv": [], "load before": os.getloadavg()[0]}
+    for seed in range(repeats):
+        settings = Settings(steps=160_000, copies=16, seed=seed)
+        times: list[float] = []
+        train("Hopper-v5", settings, after_update=lambda progress, times=times: times.append(time.perf_counter()))
+        per_update = 16 * settings.steps_per_update_used
+        found["sspg"].append((len(times) - 1) * per_update / (times[-1] - times[0]))
+        model = sb3_runs.make_model("a2c", "Hopper-v5", seed, processes=True)
+        model.learn(2_000)
+        begun = time.perf_counter()
+        model.learn(40_000, reset_num_timesteps=False)
+        found["a2c, SubprocVecEnv"].append(40_000 / (time.perf_counter() - begun))
+        model.get_env().close()
+    return found | {"cores": os.cpu_count(), "versions": versions()}
+
+
+def load() -> dict[str, Any]:
+    return json.loads(FILE.read_text()) if FILE.exists() else {}
+
+
+def save(data: dict[str, Any]) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    write_atomically(FILE, (json.dumps(data, indent=1, sort_keys=True) + "\n").encode())
+
+
+def versions() -> dict[str, str]:
+    names = ("steadyrl", "torch", "gymnasium", "envpool", "stable_baselines3", "mujoco", "numpy")
+    return {"python": platform.python_version()} | {name: version(name) for name in names}
+
+
+def report(data: dict[str, Any]) -> None:
+    """Write the page and the picture."""
+    rows = data.get("rows", {})
+    lines = ["# Training with the steady-state policy gradient: benchmark", ""]
+    lines += [
+        "Made by `python benchmarks/training.py`; rows are in training.json, each with its settings, the versions and"
+    ]
+    lines += ["the machine's load. Returns are means over complete episodes, actions drawn.", ""]
+    lines += ["![learning curves](training.png)", ""] if rows else []
+    lines += control_lines(rows) + mujoco_lines(rows) + speed_lines(data) + gradient_lines(data)
+    write_atomically(PAGE, ("\n".join(lines).rstrip() + "\n").encode())
+    shown = {
+        name: task for name, task in ENVIRONMENTS.items() if any(row["environment"] == name for row in rows.values())
+    }
+    if shown:
+        figure(rows, shown, PICTURE)
+
+
+def of(rows: dict[str, Any], name: str, algorithm: str) -> list[dict[str, Any]]:
+    return [row for row in rows.values() if (row["environment"], row["algorithm"]) == (name, algorithm)]
+
+
+def control_lines(rows: dict[str, Any]) -> list[str]:
+    lines = [
+        "## Steps to a solution",
+        "",
+        "The first evaluation (100 episodes, every 5,000 steps) at or above the goal.",
+        "",
+    ]
+    lines += [
+        "| environment | goal | algorithm | seeds | solved | median steps | steps of each seed | last return (IQM) |"
+    ]
+    lines += ["|---|---|---|---|---|---|---|---|"]
+    rng = np.random.default_rng(0)
+    for name in ("CartPole-v1", "Acrobot-v1"):
+        for algorithm in ("sspg", "a2c", "ppo"):
+            mine = of(rows, name, algorithm)
+            if not mine:
+                continue
+            goal = ENVIRONMENTS[name]["goal"]
+            at = [solved_at(row, goal) for row in mine]
+            last = iqm([row["returns"][-1] for row in mine], rng=rng)
+            each = ", ".join(f"{x:,.0f}" for x in sorted(at))
+            solved = f"{sum(np.isfinite(at))} of {len(at)}"
+            cells = [name, f"{goal:g}", algorithm, str(len(mine)), solved, f"{np.median(at):,.0f}", each, _with(last)]
+            lines += [f"| {' | '.join(cells)} |"]
+    return [*lines, ""]
+
+
+def mujoco_lines(rows: dict[str, Any]) -> list[str]:
+    lines = [
+        "## One million steps, 16 copies",
+        "",
+        "Interquartile mean of the last evaluation (20 episodes), 95% interval.",
+        "",
+    ]
+    lines += ["| environment | algorithm | seeds | return | each seed | E[T] |", "|---|---|---|---|---|---|"]
+    rng = np.random.default_rng(0)
+    for name in ("Hopper-v5", "HalfCheetah-v5"):
+        for algorithm in ("sspg", "a2c", "ppo"):
+            mine = of(rows, name, algorithm)
+            if not mine:
+                continue
+            last = [row["returns"][-1] for row in mine]
+            length = np.mean([row["lengths"][-1] for row in mine])
+            each = ", ".join(f"{x:,.0f}" for x in sorted(last))
+            lines += [f"| {name} | {algorithm} | {len(mine)} | {_with(iqm(last, rng=rng))} | {each} | {length:.0f} |"]
+    return [*lines, ""]
+
+
+def speed_lines(data: dict[str, Any]) -> list[str]:
+    if "speed" not in data:
+        return []
+    found = data["speed"]
+    mine, other = (float(np.median(found[key])) for key in ("sspg", "a2c, SubprocVecEnv"))
+    lines = ["## Speed of training", "", "Hopper-v5, 16 copies, steps per second, median of three runs.", ""]
+    lines += ["| | steps/s |", "|---|---|", f"| SSPG | {mine:,.0f} |", f"| SB3's A2C, SubprocVecEnv | {other:,.0f} |"]
+    return [*lines, f"| ratio (to reach: 3) | {mine / other:.1f} |", ""]
+
+
+def gradient_lines(data: dict[str, Any]) -> list[str]:
+    if "gradients" not in data:
+        return []
+    from gradient_quality import lines
+
+    return lines(data["gradients"])
+
+
+def _with(found: tuple[float, float, float]) -> str:
+    return f"{found[0]:,.1f} [{found[1]:,.1f}, {found[2]:,.1f}]"
+
+
+if __name__ == "__main__":
+    main()

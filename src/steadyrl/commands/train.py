@@ -1,0 +1,125 @@
+"""`steadyrl train`: train a policy with the steady-state policy gradient. Its options are the fields of `Settings`."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from steadyrl.commands.options import make_arguments
+from steadyrl.errors import MissingExtraError
+from steadyrl.sspg.settings import CHOICES, HELP, Settings
+
+
+def run_training(
+    environment: str, out: Path, policy: Path | None, make: list[str] | None, resume: bool, **options: Any
+) -> None:
+    """Train a policy with the steady-state policy gradient (SSPG, Theorem 5).
+
+    Copies of the environment run without end, are brought to steady state, and give a few steps each to every update of
+    the policy. OUT holds the policy (for `evaluate`, `collect` and `diagnose`), a history of the run, and a checkpoint:
+    an interrupted run goes on with --resume, to the same bytes.
+
+    Examples:
+    `steadyrl train CartPole-v1 --out cartpole`
+
+    `steadyrl train Hopper-v5 --out hopper --copies 16 --steps 1000000`
+
+    `steadyrl train HopperBulletEnv-v0 --out paper --method fresh --optimiser sgd --learning-rate 5e-4`
+    """
+    settings = Settings(**options)
+    try:
+        from steadyrl.sspg.training import Trained, train
+    except MissingExtraError:
+        raise
+    except ImportError as error:
+        raise MissingExtraError("training needs PyTorch; install it with: pip install 'steadyrl[train]'") from error
+    try:
+        found: Trained = train(
+            environment,
+            settings,
+            policy=policy,
+            out=out,
+            resume=resume,
+            make_arguments=make_arguments(make or []),
+            progress=True,
+        )
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    _print_training(found, environment, out)
+
+
+def _print_training(found: Any, environment: str, out: Path) -> None:
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("updates", f"{found.updates:,}, {int(found.history['steps'][-1]):,} steps")
+    table.add_row("return", f"{found.history['return'][-1]:.5g} while training")
+    table.add_row("E[T]", f"{found.history['average_episode_length'][-1]:.5g}")
+    table.add_row("policy", escape(str(out / "policy.safetensors")))
+    table.add_row("next", escape(f"steadyrl evaluate {out / 'policy.safetensors'} {environment}"))
+    Console().print(table, highlight=False)
+
+
+def _option(entry: Field[Any], kind: Any) -> inspect.Parameter:
+    """Return the option of one field of the settings."""
+    flag = "--" + entry.name.replace("_", "-")
+    names = [f"{flag}/--no-{flag[2:]}"] if kind is bool else [flag]
+    if entry.name in CHOICES:
+        kind = str
+    annotation = Annotated[kind, typer.Option(*names, help=entry.metadata[HELP])]
+    default = inspect.Parameter.empty if entry.default is MISSING else entry.default
+    return inspect.Parameter(entry.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _command() -> Callable[..., None]:
+    """Return the command: what every run needs, then an option for each field of the settings."""
+    help_of = {
+        "environment": "A Gymnasium id: CartPole-v1, Hopper-v5, or package:Name-v0.",
+        "out": "The directory for policy, history and checkpoint; it is made if need be.",
+        "policy": "A policy file to begin with.",
+        "make": "KEY=VALUE for gymnasium.make, as in max_episode_steps=200; repeatable.",
+        "resume": "Go on from the checkpoint in OUT.",
+    }
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    own = [
+        inspect.Parameter(
+            "environment", keyword, annotation=Annotated[str, typer.Argument(help=help_of["environment"])]
+        ),
+        inspect.Parameter("out", keyword, annotation=Annotated[Path, typer.Option(help=help_of["out"])]),
+        inspect.Parameter(
+            "policy", keyword, default=None, annotation=Annotated[Path | None, typer.Option(help=help_of["policy"])]
+        ),
+        inspect.Parameter(
+            "make", keyword, default=None, annotation=Annotated[list[str] | None, typer.Option(help=help_of["make"])]
+        ),
+        inspect.Parameter(
+            "resume",
+            keyword,
+            default=False,
+            annotation=Annotated[bool, typer.Option("--resume", help=help_of["resume"])],
+        ),
+    ]
+    kinds = get_type_hints(Settings)
+    parameters = own + [_option(entry, kinds[entry.name]) for entry in fields(Settings)]
+
+    def train(**arguments: Any) -> None:
+        run_training(**arguments)
+
+    train.__doc__ = re.sub(
+        r"`evaluate`, `collect` and `diagnose`", "evaluate, collect and diagnose", run_training.__doc__ or ""
+    )
+    train.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    train.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return train
+
+
+train = _command()

@@ -1,0 +1,83 @@
+"""Checkpoints of a training run: one npz file with a JSON header, no pickle, written all or nothing.
+
+A directory of a run holds
+
+    checkpoint.npz        everything that a resumed run needs
+    policy.safetensors    the policy as of the checkpoint, for `evaluate`, `collect` and `diagnose`
+    history.csv           a line for each update
+    tensorboard/          the same, with times, for TensorBoard
+
+The first three are the same bytes for the same environment, settings and versions, however often the run was
+interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from steadyrl.errors import TrainingError
+from steadyrl.sspg.settings import Settings
+from steadyrl.storage import load_arrays, save_arrays, write_atomically
+
+CHECKPOINT, POLICY, HISTORY = "checkpoint.npz", "policy.safetensors", "history.csv"
+_KIND = "training checkpoint"
+_FREE = ("workers", "address", "checkpoint_every")
+"""Settings that the result does not depend on."""
+
+
+def prepare_directory(out: Path, *, resume: bool) -> None:
+    """Make the run's directory, and see that nothing in it would be lost."""
+    if not out.absolute().parent.is_dir():
+        raise TrainingError(f"out is {str(out)!r}, but there is no directory {str(out.parent)!r}; make it first")
+    if out.exists() and not out.is_dir():
+        raise TrainingError(f"out is {str(out)!r}, which is a file; name a directory")
+    there = (out / CHECKPOINT).exists()
+    if there and not resume:
+        raise TrainingError(
+            f"{str(out)!r} holds a run already; go on with it by resume=True (--resume), or name another directory"
+        )
+    if resume and not there:
+        raise TrainingError(f"there is nothing to resume: {str(out / CHECKPOINT)!r} does not exist")
+    out.mkdir(exist_ok=True)
+
+
+def save_checkpoint(out: Path, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    """Write the checkpoint."""
+    save_arrays(out / CHECKPOINT, _KIND, header, arrays)
+
+
+def load_checkpoint(out: Path, environment: str, settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return header and arrays of the checkpoint, if it is of this environment and these settings."""
+    path = out / CHECKPOINT
+    header, arrays = load_arrays(path, _KIND)
+    if header["environment"] != environment:
+        raise TrainingError(
+            f"{str(path)!r} is of a run on {header['environment']}, and this is {environment}; resume it with the "
+            "environment it was made for, or name another directory"
+        )
+    now, then = json.loads(json.dumps(asdict(settings))), header["settings"]
+    free = {*_FREE, *(("steps", "updates") if settings.learning_rate_decay == "none" else ())}
+    differ = [name for name in now if name not in free and now[name] != then.get(name)]
+    if differ:
+        shown = ", ".join(f"{name}: {then.get(name)!r} then, {now[name]!r} now" for name in differ)
+        longer = " (a longer run needs learning_rate_decay 'none')" if {"steps", "updates"} & set(differ) else ""
+        raise TrainingError(
+            f"{str(path)!r} was made with other settings ({shown}); repeat the first command with --resume{longer}, or "
+            "name another directory"
+        )
+    return header, arrays
+
+
+def save_history(out: Path, history: Mapping[str, list[float]]) -> None:
+    """Write the history as a table."""
+    lines = [",".join(history)]
+    lines += [",".join(_number(value) for value in row) for row in zip(*history.values(), strict=True)]
+    write_atomically(out / HISTORY, ("\n".join(lines) + "\n").encode())
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))

@@ -1,0 +1,110 @@
+"""The paper's way to draw data: new rollouts for each update, one step (or a few) of each at t*.
+
+t* is that of the policy as it is now: a first set of episodes gives E[T] and the distribution of lengths, these
+give the time from which the raw process is within the tolerance of its steady state, and the same for the perturbed
+one. The cheaper of the two is taken, by simulated steps for each sample: null steps cost nothing, but give no sample
+either.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from steadyrl.confidence import Interval, mixing_time_or_never
+from steadyrl.errors import MixingTimeError
+from steadyrl.perturbation import Perturbation
+from steadyrl.renewal import EpisodeLengths, phase_distance
+from steadyrl.rollouts.collect import collect_episodes, collect_samples
+from steadyrl.rollouts.episodes import Episodes
+from steadyrl.rollouts.samples import Samples
+from steadyrl.sspg.settings import Settings
+
+_LONGEST = 1_000
+"""Average episode lengths after which a process counts as one that does not mix."""
+_SEEDS = 9
+"""First spawn key of the seeds of updates."""
+
+
+@dataclass(frozen=True)
+class When:
+    """Where in time the steady state is, for one policy."""
+
+    time: int
+    """t*, of the perturbed process if there is a perturbation."""
+    perturbation: Perturbation | None
+    average_episode_length: float
+    distance: float
+    """From the steady state, at t*."""
+
+
+@dataclass(frozen=True)
+class FreshData:
+    """Samples at steady state, and the episodes from which t* and E[T] were had."""
+
+    samples: Samples
+    when: When
+    length: Interval
+    """E[T], from the lengths of whole episodes, independent of the samples."""
+    episodes: Episodes
+    steps: int
+    """Simulated in all: counted for the episodes, expected for the samples."""
+
+
+def when_steady(lengths: EpisodeLengths, tolerance: float) -> When:
+    """Return the cheapest time at which this process is at steady state.
+
+    Example:
+        >>> when_steady(EpisodeLengths.from_gymnasium([3]), 0.01).perturbation  # never, unless perturbed
+        Perturbation(epsilon=0.75, recursive=True)
+    """
+    mean = lengths.mean
+    longest = int(_LONGEST * mean) + 1
+    raw = mixing_time_or_never(lengths, tolerance, longest)
+    perturbation = Perturbation.for_average_episode_length(mean)
+    perturbed = mixing_time_or_never(lengths, tolerance, longest, perturbation)
+    share = mean / (mean + perturbation.mean_detour)  # of time that is not null
+    rest = lengths.mean  # to the end of the episode, roughly
+    if min(raw, perturbed) == math.inf:
+        raise MixingTimeError(f"the process is not at steady state within {_LONGEST} E[T], perturbed or not")
+    if raw + rest <= (perturbed * share + rest) / share:
+        return When(int(raw), None, mean, float(phase_distance(lengths, int(raw))[-1]))
+    distance = float(phase_distance(lengths, int(perturbed), perturbation)[-1])
+    return When(int(perturbed), perturbation, mean, distance)
+
+
+def draw_fresh(source: Any, policy: Any, settings: Settings, update: int) -> FreshData:
+    """Draw the data of one update; they depend on (policy, settings, update) alone."""
+    sequence = np.random.SeedSequence(settings.seed, spawn_key=(_SEEDS, update))
+    first, second = (int(number) for number in sequence.generate_state(2))
+    how: dict[str, Any] = {"backend": settings.backend, "workers": settings.workers, "address": settings.address}
+    arguments = {"make_arguments": source.arguments} if source.id is not None and source.arguments else {}
+    environment = source.id if source.id is not None else source.factory
+    episodes = collect_episodes(
+        environment, policy, settings.diagnosis_episodes, seed=first, observation_sums=False, **how, **arguments
+    )
+    when = when_steady(EpisodeLengths.from_gymnasium(episodes.lengths), settings.tolerance)
+    times = np.arange(when.time, when.time + settings.steps_per_update_used)
+    samples = collect_samples(
+        environment,
+        policy,
+        settings.copies_used,
+        times,
+        seed=second,
+        perturbation=when.perturbation,
+        **how,
+        **arguments,
+    )
+    mean = float(episodes.lengths.mean()) + 1
+    reach = 1.96 * float(episodes.lengths.std(ddof=1)) / math.sqrt(len(episodes)) if len(episodes) > 1 else math.inf
+    simulated = settings.copies_used * (float(times[-1]) * _real_share(when) + mean / 2) + episodes.steps
+    return FreshData(samples, when, Interval(mean, mean - reach, mean + reach), episodes, int(simulated))
+
+
+def _real_share(when: When) -> float:
+    if when.perturbation is None:
+        return 1.0
+    return when.average_episode_length / (when.average_episode_length + when.perturbation.mean_detour)

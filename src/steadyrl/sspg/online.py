@@ -1,0 +1,157 @@
+"""Data from copies that never stop: a few steps of each for every update.
+
+The state of a simulator cannot be saved in general. So what a checkpoint keeps of the copies is how they were seeded
+and every action since: a resumed run makes them anew, repeats the actions, and is where the interrupted one was. To
+bound what has to be repeated, copies are made anew from time to time (`restart_every`), in every run alike.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steadyrl.errors import NonFiniteError, TrainingError
+from steadyrl.rollouts.codecs import ActionCodec, ObservationCodec
+from steadyrl.rollouts.planning import Backend
+from steadyrl.rollouts.policies import Policy
+from steadyrl.rollouts.sources import Source
+from steadyrl.sspg.copies import make_copies
+from steadyrl.sspg.settings import Settings
+from steadyrl.wrappers.phase_monitor import PhaseMonitor
+
+Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+_NOISE = 8
+"""First spawn key of the actions' noise."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """m steps of K copies; entry t is a state, or the transition from it to the state at t + 1."""
+
+    rows: Array
+    """[m + 1, K, width], observations."""
+    ages: NDArray[np.int64]
+    """[m + 1, K], of the states: 1 after a reset, T at the terminal state."""
+    actions: Any
+    """[m, K, ...]."""
+    rewards: Array
+    """[m, K]."""
+    terminated: Flags
+    """[m, K]: whether the state at t + 1 is terminal."""
+    truncated: Flags
+    """[m, K]: whether a time limit ends the episode at t + 1."""
+    cut: Flags
+    """[m, K]: whether it is cut there from outside, to bring copies to steady state."""
+    alive: Flags
+    """[m, K]: whether the state at t is not terminal: its action counts."""
+
+
+class Online:
+    """The copies and where they are."""
+
+    def __init__(
+        self, source: Source, backend: Backend, observations: ObservationCodec, actions: ActionCodec, settings: Settings
+    ) -> None:
+        self._source, self._backend, self._settings = source, backend, settings
+        self._seen, self._codec = observations, actions
+        self.restarts = -1
+        self._envs: Any = None
+        self._since = 0
+        self._log: list[Any] = []
+        self._rows: Array = np.empty(0)
+        self._ages: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self._over: Flags = np.empty(0, dtype=bool)
+        self._rng = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(_NOISE,)))
+
+    @property
+    def phase(self) -> Any:
+        """The last PhaseReport of the copies."""
+        return self._envs.report() if isinstance(self._envs, PhaseMonitor) else self._envs.phase
+
+    def draw(self, policy: Policy, steps: int) -> Batch:
+        """Run all copies for so many steps."""
+        if self._envs is None or self._since >= self._settings.restart_every:
+            self._restart(self.restarts + 1)
+        count, width = self._rows.shape
+        rows, ages = np.empty((steps + 1, count, width)), np.empty((steps + 1, count), dtype=np.int64)
+        rewards, flags = np.empty((steps, count)), np.zeros((4, steps, count), dtype=bool)
+        terminated, truncated, cut, alive = flags
+        actions: Any = None
+        for t in range(steps):
+            rows[t], ages[t] = self._rows, self._ages
+            np.logical_not(self._over, out=alive[t])
+            chosen = policy.act(self._seen.flattened(self._rows), self._rng)
+            if actions is None:
+                actions = np.empty((steps, *chosen.shape), chosen.dtype)
+            actions[t] = chosen
+            if not math.isfinite(chosen.sum()):
+                raise TrainingError("the policy chose an action that is not finite")
+            rewards[t], terminated[t], truncated[t], cut[t] = self._step(self._codec.sent(chosen))
+        rows[steps], ages[steps] = self._rows, self._ages
+        self._require_finite(rows, rewards)
+        return Batch(rows, ages, actions, rewards, terminated, truncated, cut, alive)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of the copies."""
+        log = np.stack(self._log) if self._log else np.zeros((0, 0), dtype=self._codec.dtype)
+        return {"log": log, "rows": self._rows.copy(), "restarts": np.int64(self.restarts)}
+
+    @property
+    def noise(self) -> dict[str, Any]:
+        """The state of the generator of actions' noise."""
+        return dict(self._rng.bit_generator.state)
+
+    def restore(self, arrays: dict[str, Any], noise: dict[str, Any]) -> None:
+        """Bring new copies to where a checkpoint's were, by repeating their actions."""
+        self._rng.bit_generator.state = noise
+        if int(arrays["restarts"]) < 0:
+            return
+        self._restart(int(arrays["restarts"]))
+        for sent in arrays["log"]:
+            self._step(sent)
+        if not np.array_equal(self._rows, arrays["rows"], equal_nan=True):
+            raise TrainingError(
+                f"{self._source.name} does not repeat itself: after the same seed and the same "
+                f"{len(self._log)} actions its observations are others than in the interrupted run, so that cannot be "
+                "resumed; start again, or make the environment depend on its seed alone"
+            )
+
+    def close(self) -> None:
+        """Give up the copies."""
+        if self._envs is not None:
+            self._envs.close()
+            self._envs = None
+
+    def _restart(self, number: int) -> None:
+        self.close()
+        self.restarts, self._since, self._log = number, 0, []
+        self._envs, seed = make_copies(self._source, self._backend, self._settings, restart=number)
+        observations, _ = self._envs.reset(seed=seed)
+        count = self._settings.copies_used
+        self._rows = np.empty((count, self._seen.width))
+        self._seen.rows(observations, self._rows)
+        self._ages = np.ones(count, dtype=np.int64)
+        self._over = np.zeros(count, dtype=bool)
+
+    def _step(self, sent: Any) -> tuple[Any, Any, Any, Any]:
+        """Step all copies; return rewards, terminated, truncated by a limit, cut."""
+        observations, rewards, terminated, truncated, infos = self._envs.step(sent)
+        self._log.append(sent)
+        self._since += len(self._rows)
+        self._seen.rows(observations, self._rows)
+        self._ages += 1
+        self._ages[self._over] = 1
+        cut = infos["_staggered"] if "staggered" in infos else np.zeros(len(self._over), dtype=bool)
+        self._over = terminated | truncated
+        return rewards, terminated, truncated & ~cut, cut
+
+    def _require_finite(self, rows: Array, rewards: Array) -> None:
+        for what, values in (("an observation", rows), ("a reward", rewards)):
+            if not np.isfinite(values).all():
+                raise NonFiniteError(f"{self._source.name} returned {what} that is not finite; nothing survives that")

@@ -1,0 +1,401 @@
+"""The trainer: it learns, it is reproducible to the byte, it survives being killed, and it says what is wrong."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.envs.registration import register, registry
+
+from steadyrl import PolicyError, RolloutError, Settings, TrainingError, collect_episodes, evaluate, gallery, train
+from steadyrl.policies import SoftmaxTable
+from steadyrl.sspg.returns import lambda_advantages
+
+FILES = ("checkpoint.npz", "policy.safetensors", "history.csv")
+
+
+def contents(folder):
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+SMALL = {"copies": 4, "steps_per_update": 8, "backend": "serial"}
+
+
+@pytest.mark.parametrize("environment", ["CartPole-v1", "FrozenLake-v1", "Pendulum-v1"])
+def test_the_same_seed_gives_the_same_bytes(tmp_path, environment):
+    arguments = {"max_episode_steps": 30}
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        settings = Settings(updates=12, seed=seed, **SMALL)
+        train(environment, settings, out=tmp_path / name, make_arguments=arguments)
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert contents(tmp_path / "a")["policy.safetensors"] != contents(tmp_path / "c")["policy.safetensors"]
+
+
+@pytest.mark.parametrize("method", ["online", "fresh"])
+def test_a_resumed_run_gives_the_same_bytes(tmp_path, method):
+    # restart_every: copies are made anew before, between and after the interruptions
+    how = {"method": method, "restart_every": 200, "diagnosis_episodes": 40, **SMALL}
+    how |= {"copies": 100, "steps_per_update": 1} if method == "fresh" else {}
+    settings = Settings(updates=25 if method == "online" else 6, **how)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train("CartPole-v1", settings, out=whole)
+    for stop in (1, 4, 17) if method == "online" else (1, 3):
+        with pytest.raises(StopHereError):
+            train("CartPole-v1", settings, out=parts, resume=parts.exists(), after_update=Stop(stop))
+    train("CartPole-v1", settings, out=parts, resume=True)
+    assert contents(parts) == contents(whole)
+
+
+class StopHereError(Exception):
+    pass
+
+
+class Stop:
+    """Writes a checkpoint at an update, runs on for a moment, and dies: what came after is lost."""
+
+    def __init__(self, update):
+        self.update = update
+
+    def __call__(self, progress):
+        if progress.update == self.update:
+            import gc
+
+            run = next(r for r in gc.get_objects() if type(r).__name__ == "Run" and r.learner.policy is progress.policy)
+            run.save()
+        if progress.update == self.update + 1:
+            raise StopHereError
+
+
+def test_killed_at_a_random_moment_it_goes_on_to_the_same_bytes(tmp_path):
+    options = ["--updates", "80", "--copies", "4", "--steps-per-update", "16", "--backend", "serial"]
+    options += ["--checkpoint-every", "0.02"]
+    command = [sys.executable, "-m", "steadyrl", "train", "CartPole-v1", *options, "--out"]
+    subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True, timeout=120)
+    out = tmp_path / "killed"
+    rng = np.random.default_rng(3)
+    resume = []
+    for _ in range(2):
+        with subprocess.Popen([*command, str(out), *resume], stderr=subprocess.DEVNULL) as process:
+            wait_for(out / "history.csv", lines=len(resume) * 25 + 2 + int(rng.integers(20)), process=process)
+            time.sleep(float(rng.uniform(0, 0.05)))
+            process.kill()
+        resume = ["--resume"]
+    done = subprocess.run([*command, str(out), "--resume"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "resumed at update" in done.stderr
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def wait_for(path, *, lines, process):
+    for _ in range(6000):
+        if path.exists() and path.read_text().count("\n") > lines:
+            return
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.005)
+    raise AssertionError("it never got there")
+
+
+def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "steadyrl",
+        "train",
+        "CartPole-v1",
+        "--out",
+        str(tmp_path / "run"),
+        "--copies",
+        "4",
+    ]
+    command += ["--backend", "serial", "--steps", "100000000"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=_take_interrupts) as process:
+        wait_for(tmp_path / "run" / "history.csv", lines=0, process=process)
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "repeat with --resume" in said
+    assert "Traceback" not in said
+    with open(tmp_path / "run" / "history.csv") as file:
+        assert len(list(csv.DictReader(file))) > 0
+
+
+def _take_interrupts():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_it_learns_cartpole():
+    settings = Settings(steps=40_000, copies=8, backend="serial", seed=1)
+    trained = train("CartPole-v1", settings)
+    found = evaluate(trained.policy, "CartPole-v1", 50, deterministic=True, backend="serial")
+    assert found.mean_return.value > 300  # uniform: 22
+    assert trained.history["average_episode_length"][-1] > 100
+
+
+def test_fresh_and_monte_carlo_learn_too():
+    process, _ = gallery.two_terminals(win=1.0, loss=0.0)
+    for how in (
+        {"method": "fresh", "updates": 25, "copies": 200, "diagnosis_episodes": 50},
+        {"returns": "monte-carlo", "updates": 25, "copies": 16, "steps_per_update": 16},
+    ):
+        settings = Settings(learning_rate=0.03, backend="serial", **how)
+        trained = train(process.with_time_limit(6), settings)
+        assert trained.history["return"][0] < 0.7
+        assert evaluate(trained.policy, process.with_time_limit(6), 200, backend="serial").mean_return.value > 0.9
+
+
+def test_the_factor_is_felt_by_sgd_and_not_by_adam():
+    lengths = {}
+    for optimiser in ("sgd", "adam"):
+        for factor in (True, False):
+            how = {"optimiser": optimiser, "learning_rate": 1e-5, "learning_rate_decay": "none", "baseline": "none"}
+            settings = Settings(updates=1, average_episode_length=factor, normalise_observations=False, **SMALL, **how)
+            trained = train("CartPole-v1", settings)
+            moved = torch.cat([p.detach().ravel() for p in trained.policy.parameters()])
+            lengths[optimiser, factor] = moved.double().numpy(), trained.history["average_episode_length"][0]
+    start = first_weights()
+    with_it, length = lengths["sgd", True]
+    ratio = np.linalg.norm(with_it - start) / np.linalg.norm(lengths["sgd", False][0] - start)
+    assert ratio == pytest.approx(length - 1, rel=0.01)
+    ratio = np.linalg.norm(lengths["adam", True][0] - start) / np.linalg.norm(lengths["adam", False][0] - start)
+    assert ratio == pytest.approx(1, rel=0.01)
+
+
+def first_weights():
+    from steadyrl.policies import make_policy
+    from steadyrl.rollouts.codecs import action_codec, observation_codec
+
+    env = gymnasium.make("CartPole-v1")
+    policy = make_policy(observation_codec(env.observation_space), action_codec(env.action_space), seed=0)
+    return torch.cat([p.detach().ravel() for p in policy.parameters()]).double().numpy()
+
+
+def test_lambda_returns_by_their_definition():
+    rng = np.random.default_rng(0)
+    n, copies, trace = 12, 3, 0.8
+    rewards, values = rng.normal(size=(n, copies)), rng.normal(size=(n + 1, copies))
+    ends, cuts = rng.random((n, copies)) < 0.2, rng.random((n, copies)) < 0.1
+    found = lambda_advantages(rewards, values, ends, ends | cuts, trace)
+    for k in range(copies):
+        for t in range(n):
+            total, weight = 0.0, 1.0
+            for u in range(t, n):
+                total += weight * (rewards[u, k] + (0 if ends[u, k] else values[u + 1, k]) - values[u, k])
+                if ends[u, k] or cuts[u, k]:
+                    break
+                weight *= trace
+            assert found[t, k] == pytest.approx(total)
+
+
+@pytest.mark.parametrize(("truncation", "beyond"), [("terminal", 0.0), ("bootstrap", 7.0)])
+def test_a_time_limit_is_an_end_or_is_bootstrapped(truncation, beyond):
+    from types import SimpleNamespace
+
+    from steadyrl.policies import make_policy
+    from steadyrl.rollouts.codecs import action_codec, observation_codec
+    from steadyrl.rollouts.sources import as_source, describe
+    from steadyrl.sspg.drawing import OnlineDrawing
+
+    source = as_source(Clock)
+    found = describe(source)
+    seen, acted = observation_codec(found.observation_space), action_codec(found.action_space)
+    settings = Settings(copies=2, steps_per_update=12, truncation=truncation, trace=1.0, cure="none", backend="serial")
+    drawing = OnlineDrawing(source, found, seen, acted, settings)
+    critic = SimpleNamespace(inputs=lambda features, ages: features, values=lambda inputs: np.full(len(inputs), 7.0))
+    drawn = drawing.draw(SimpleNamespace(policy=make_policy(seen, acted), critic=critic), 0)
+    drawing.close()
+    # Two whole episodes of five actions, each followed by a reset that is left out.
+    to_go = np.repeat(np.tile([5.0, 4.0, 3.0, 2.0, 1.0], 2), 2) + beyond
+    np.testing.assert_allclose(drawn.data.returns, to_go, rtol=1e-6)
+    np.testing.assert_allclose(drawn.data.weights, to_go - 7.0, rtol=1e-6)
+    assert drawn.average_episode_length == 6
+    assert drawn.mean_return == pytest.approx(5)
+
+
+class Clock(gymnasium.Env):
+    """A reward of 1 for each of five actions; then time is up."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.full(1, self.steps / 5, np.float32), 1.0, False, self.steps == 5, {}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [({"backend": "serial"}, {"backend": "processes"}), ({"workers": 1}, {"workers": 2})]
+)
+def test_the_policy_does_not_depend_on_who_steps_the_copies(tmp_path, one, other):
+    for name, how in (("one", one), ("other", other)):
+        train("CartPole-v1", Settings(updates=8, copies=4, steps_per_update=8, **how), out=tmp_path / name)
+    policies = [(tmp_path / name / "policy.safetensors").read_bytes() for name in ("one", "other")]
+    assert policies[0] == policies[1]
+
+
+# What goes wrong
+
+
+class Poisoned(gymnasium.Env):
+    """Returns a NaN after some steps."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, where="observation"):
+        self.where, self.steps = where, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        bad = self.steps > 60
+        seen = np.full(2, np.nan if bad and self.where == "observation" else 0.5, np.float32)
+        reward = np.nan if bad and self.where == "reward" else 1.0
+        return seen, reward, self.steps % 7 == 0, False, {}
+
+
+if "tests/Poisoned-v0" not in registry:
+    register("tests/Poisoned-v0", Poisoned)
+
+
+@pytest.mark.parametrize("where", ["observation", "reward"])
+def test_a_nan_stops_with_the_update_and_keeps_the_last_good_checkpoint(tmp_path, where):
+    settings = Settings(updates=50, checkpoint_every=1e-9, **SMALL)
+    with pytest.raises(TrainingError, match=r"update (8|9): .* not finite.*last good checkpoint") as raised:
+        train("tests/Poisoned-v0", settings, out=tmp_path / "run", make_arguments={"where": where})
+    with open(tmp_path / "run" / "history.csv") as file:
+        assert f"update {len(list(csv.DictReader(file))) + 1}:" in str(raised.value)
+
+
+def test_a_learning_rate_that_explodes_is_an_error_too():
+    settings = Settings(updates=400, optimiser="sgd", learning_rate=1e38, learning_rate_decay="none", **SMALL)
+    with pytest.raises(TrainingError, match=r"update \d+: "):
+        train("Pendulum-v1", settings)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"learning_rate": 0.0}, "learning_rate is 0.0; it must be a number, positive"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"critic_learning_rate": -1.0}, "critic_learning_rate is -1.0"),
+        ({"trace": 1.5}, "trace is 1.5"),
+        ({"optimiser": "adm"}, "'adam' or 'sgd'"),
+        ({"copies": 0}, "copies is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"steps": None}, "neither steps nor updates"),
+        ({"method": "fresh", "truncation": "bootstrap"}, "'fresh'"),
+        ({"backend": "ray"}, "one machine"),
+        ({"device": "abacus"}, "device is 'abacus'"),
+        ({"returns": "monte-carlo", "truncation": "bootstrap"}, "monte-carlo"),
+    ],
+)
+def test_bad_settings_are_refused(options, words):
+    with pytest.raises((TrainingError, RolloutError), match=words):
+        train("CartPole-v1", Settings(**options))
+
+
+def test_unknown_environments_and_policies_that_do_not_fit_are_refused_before_anything_is_run(tmp_path):
+    with pytest.raises(RolloutError, match="Did you mean"):
+        train("CartPol-v1", out=tmp_path / "run")
+    train("CartPole-v1", Settings(updates=1, **SMALL), out=tmp_path / "cartpole")
+    policy = tmp_path / "cartpole" / "policy.safetensors"
+    with pytest.raises(PolicyError, match="trained on CartPole-v1"):
+        train("Acrobot-v1", policy=policy, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_checkpoints_of_another_environment_or_other_settings_are_refused(tmp_path):
+    out = tmp_path / "run"
+    settings = Settings(updates=2, **SMALL)
+    with pytest.raises(TrainingError, match="nothing to resume"):
+        train("CartPole-v1", settings, out=out, resume=True)
+    train("CartPole-v1", settings, out=out)
+    with pytest.raises(TrainingError, match="holds a run already"):
+        train("CartPole-v1", settings, out=out)
+    with pytest.raises(TrainingError, match="is of a run on CartPole-v1, and this is Acrobot-v1"):
+        train("Acrobot-v1", settings, out=out, resume=True)
+    with pytest.raises(TrainingError, match="updates: 2 then, 3 now"):
+        train("CartPole-v1", Settings(updates=3, **SMALL), out=out, resume=True)
+
+
+def test_a_run_without_decay_can_be_made_longer(tmp_path):
+    for updates, resume in ((2, False), (5, True)):
+        settings = Settings(updates=updates, learning_rate_decay="none", **SMALL)
+        trained = train("CartPole-v1", settings, out=tmp_path / "run", resume=resume)
+    train("CartPole-v1", Settings(updates=5, learning_rate_decay="none", **SMALL), out=tmp_path / "whole")
+    assert trained.updates == 5
+    assert (tmp_path / "run" / "policy.safetensors").read_bytes() == (
+        tmp_path / "whole" / "policy.safetensors"
+    ).read_bytes()
+
+
+# The command line
+
+
+def run(*arguments):
+    command = [sys.executable, "-W", "error", "-m", "steadyrl", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, "COLUMNS": "100"})
+
+
+def test_train_then_evaluate_then_collect_on_the_command_line(tmp_path):
+    out = tmp_path / "run"
+    result = run("train", "CartPole-v1", "--out", out, "--updates", 3, "--copies", 4, "--backend", "serial")
+    assert result.returncode == 0, result.stderr
+    assert "steadyrl evaluate" in result.stdout
+    policy = out / "policy.safetensors"
+    found = run("evaluate", policy, "CartPole-v1", "--episodes", 20, "--backend", "serial", "--json")
+    assert found.returncode == 0, found.stderr
+    shown = json.loads(found.stdout)
+    assert shown["return"]["low"] < shown["return"]["value"] < shown["return"]["high"]
+    assert shown["average_episode_length"]["value"] == shown["return"]["value"] + 1
+    episodes = collect_episodes("CartPole-v1", policy, 20, backend="serial")
+    assert episodes.returns.mean() == shown["return"]["value"]
+    wrong = run("train", "CartPole-v1", "--out", tmp_path / "other", "--learning-rate", "-1")
+    assert wrong.returncode == 2
+    assert "learning_rate is -1.0" in wrong.stderr
+    assert not (tmp_path / "other").exists()
+
+
+def test_every_setting_is_an_option_and_explained():
+    from dataclasses import fields
+
+    result = run("train", "--help")
+    assert result.returncode == 0, result.stderr
+    for entry in fields(Settings):
+        assert f"--{entry.name.replace('_', '-')}"[:16] in result.stdout
+        assert entry.metadata["help"]
+
+
+def test_a_video_is_written(tmp_path):
+    pytest.importorskip("moviepy")
+    pytest.importorskip("pygame")
+    from steadyrl.sspg.evaluation import record_video
+
+    pictures = record_video("uniform", "CartPole-v1", tmp_path / "a.mp4")
+    assert (tmp_path / "a.mp4").stat().st_size > 1000
+    assert pictures > 5
+    with pytest.raises(RolloutError, match="cannot be shown as pictures"):
+        record_video("uniform", "steadyrl/StateSweep-v0", tmp_path / "b.mp4")
+    with pytest.raises(RolloutError, match=r"name it .mp4"):
+        record_video("uniform", "CartPole-v1", tmp_path / "a.avi")
+
+
+def test_tables_have_numpy_twins():
+    table = SoftmaxTable(np.array([[0.0, 0.0], [0.0, 99.0]]))
+    assert (table.numpy().act(np.eye(2)[[1, 1, 1]], np.random.default_rng(0)) == 1).all()
