@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH := 2.13.0
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo test check lint types format bench clean
+.PHONY: help demo test check lint types format docs bench clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -30,6 +30,9 @@ types: $(VENV)/.dev
 format: $(VENV)/.dev  ## rewrite the code as the linter wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.docs  ## the documentation as a site, in docs/build/index.html
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/build
 
 bench: $(VENV)/.dev  ## benchmarks against other libraries (about half an hour)
 	$(BIN)/python benchmarks/exact.py
@@ -55,3 +58,8 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(PIP) 'torch==$(TORCH)'
 	$(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.docs: pyproject.toml | $(BIN)/python
+	@echo "Installing steadyrl and what builds its documentation into $(VENV) (once, a minute or two) ..."
+	$(PIP) --editable '.[docs]'
+	@touch $@

@@ -39,6 +39,7 @@ ORDER = [
     "delays",
     "lifetable",
     "phase",
+    "resets",
     "restaggering",
     "cuts",
     "strategies",
@@ -47,6 +48,7 @@ ORDER = [
     "figures",
     "environments",
     "wrappers.acting",
+    "wrappers.arguments",
     "wrappers.vectors",
     "wrappers.perturbed_starts",
     "wrappers.staggered_start",
@@ -102,10 +104,26 @@ ORDER = [
     "sspg.display",
     "sspg.training",
     "sspg.evaluation",
+    "experiments.lab",
+    "experiments.frame",
+    "experiments.pages",
+    "experiments.running",
+    "experiments.convergence_curves",
+    "experiments.ascent",
+    "experiments.illustration",
+    "experiments.unification",
+    "experiments.gradient_check",
+    "experiments.mixing_figures",
+    "experiments.sweep",
+    "experiments.discounting",
+    "experiments.stages",
+    "experiments.elsewhere",
+    "experiments.catalogue",
     "commands.options",
     "commands.check",
     "commands.collect",
     "commands.diagnose",
+    "commands.reproduce",
     "commands.train",
     "commands.evaluate",
     "cli",
@@ -127,7 +145,7 @@ def imports(tree, *, top_level):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            if node.module in ("steadyrl", "steadyrl.numerics"):
+            if node.module in ("steadyrl", "steadyrl.numerics", "steadyrl.experiments"):
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
             else:
                 yield node.module

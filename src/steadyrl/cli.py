@@ -15,6 +15,7 @@ from steadyrl.commands.check import check
 from steadyrl.commands.collect import collect
 from steadyrl.commands.diagnose import diagnose
 from steadyrl.commands.evaluate import evaluate
+from steadyrl.commands.reproduce import reproduce
 from steadyrl.commands.train import train
 from steadyrl.errors import SteadyrlError
 
@@ -33,7 +34,7 @@ def steadyrl(version: Annotated[bool, typer.Option("--version", help="Print the 
         raise typer.Exit
 
 
-for command in (check, collect, diagnose, train, evaluate):
+for command in (check, collect, diagnose, train, evaluate, reproduce):
     app.command()(command)
 
 

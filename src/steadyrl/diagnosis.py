@@ -313,7 +313,7 @@ def _marginals(
     span = int(min(max(8.0, min(1.5 * wait, 30.0)) * lengths.mean, 60_000)) + 1
     when = np.unique(np.linspace(1, span, min(span, 3 * _POINTS)).astype(np.int64))
     width = min(gathered.groups[0].total.shape[1], _WIDE)
-    everything = _select(_merge(gathered.groups), np.arange(width))
+    everything = _select(merge_sums(gathered.groups), np.arange(width))
     whole = marginal_moments(everything, when)
     slow = slowest(whole, lengths.mean, tolerance)[:_SHOWN]
     if not slow:
@@ -344,8 +344,8 @@ def slowest(moments: MarginalMoments, average_episode_length: float, tolerance: 
     return sorted(result, key=lambda found: (-found.settles, -found.deviation))
 
 
-def _merge(groups: tuple[AgeSums, ...] | list[AgeSums]) -> AgeSums:
-    """All groups as one."""
+def merge_sums(groups: tuple[AgeSums, ...] | list[AgeSums]) -> AgeSums:
+    """Return the sums of several groups of episodes as those of all."""
     n = max(len(group.count) for group in groups)
     count = np.zeros(n, dtype=np.int64)
     total, squares = np.zeros((n, groups[0].total.shape[1])), np.zeros((n, groups[0].total.shape[1]))
@@ -360,7 +360,7 @@ def _merge(groups: tuple[AgeSums, ...] | list[AgeSums]) -> AgeSums:
 def _coarse_groups(groups: list[AgeSums], most: int = 32) -> list[AgeSums]:
     """At most so many groups: more do not make an error band much better."""
     parts = np.array_split(np.arange(len(groups)), min(most, len(groups)))
-    return [_merge([groups[i] for i in part]) for part in parts]
+    return [merge_sums([groups[i] for i in part]) for part in parts]
 
 
 def _select(sums: AgeSums, dimensions: Any) -> AgeSums:

@@ -23,7 +23,8 @@ Array = NDArray[np.float64]
 
 _FORMATS = (".png", ".svg", ".pdf")
 _MOST_STEPS = 100_000
-_RAW, _PERTURBED, _QUIET = "#c1440e", "#1f6f8b", "#777777"
+RAW, PERTURBED, QUIET = "#c1440e", "#1f6f8b", "#777777"
+"""The colours of what is as it is, of what is cured, and of what only helps the eye."""
 
 
 def mixing_curves(
@@ -48,7 +49,7 @@ def mixing_curves(
         episodes: how many average episode lengths to show.
     """
     suffix = check_picture(path)
-    figure, axes = _new_figure()
+    figure, [axes] = new_figure()
     pi = as_policy(process, policy)
     mean = average_episode_length(process, pi)
     steps = int(min(max(np.ceil(episodes * mean), 20), _MOST_STEPS))
@@ -57,10 +58,10 @@ def mixing_curves(
     time = np.arange(steps + 1) / mean
     raw = distances(process, pi, steps)
     given = distances(perturbed, extended, steps, given_not_null=True)
-    axes.plot(time, raw, color=_RAW, label=f"as it is: {_crossing(raw, tolerance, mean)}")
-    axes.plot(time, given, color=_PERTURBED, label=f"perturbed starts: {_crossing(given, tolerance, mean)}")
-    axes.axhline(tolerance, color=_QUIET, linewidth=0.8, linestyle="--")
-    axes.annotate(f"{tolerance:g}", (time[-1], tolerance), color=_QUIET, ha="right", va="bottom")
+    axes.plot(time, raw, color=RAW, label=f"as it is: {_crossing(raw, tolerance, mean)}")
+    axes.plot(time, given, color=PERTURBED, label=f"perturbed starts: {_crossing(given, tolerance, mean)}")
+    axes.axhline(tolerance, color=QUIET, linewidth=0.8, linestyle="--")
+    axes.annotate(f"{tolerance:g}", (time[-1], tolerance), color=QUIET, ha="right", va="bottom")
     axes.set_yscale("log")
     axes.set_ylim(max(min(raw.min(), given.min()), tolerance / 30) / 1.5, 1.5)
     axes.set_xlim(0, time[-1])
@@ -101,13 +102,15 @@ def save_figure(figure: Any, path: str | os.PathLike[str], suffix: str) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def _new_figure() -> tuple[Any, Any]:
+def new_figure(rows: int = 1, columns: int = 1, size: tuple[float, float] = (7.2, 4.2)) -> tuple[Any, list[Any]]:
+    """Return an empty figure in the house style and its axes, row by row."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.2, 4.2))
+    figure = Figure(figsize=size, layout="constrained" if rows * columns > 1 else None)
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#e5e5e5", linewidth=0.6)
-    return figure, axes
+    every = [figure.add_subplot(rows, columns, i + 1) for i in range(rows * columns)]
+    for axes in every:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color="#e5e5e5", linewidth=0.6)
+    return figure, every

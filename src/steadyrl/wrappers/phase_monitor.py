@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from steadyrl.errors import PhaseLockWarning
 from steadyrl.phase import PhaseReport, PhaseTracker
 from steadyrl.renewal import EpisodeLengths
-from steadyrl.wrappers.vectors import autoreset_mode, read_mask
+from steadyrl.wrappers.vectors import autoreset_mode, cut_copies, read_mask
 
 
 class PhaseMonitor(VectorWrapper[Any, Any, Any, Any, Any]):
@@ -68,7 +68,7 @@ class PhaseMonitor(VectorWrapper[Any, Any, Any, Any, Any]):
         """Step all copies."""
         found: tuple[Any, Any, Any, Any, dict[str, Any]] = self.env.step(actions)
         done = found[2] | found[3]
-        cut = found[4].get("staggered")
+        cut = cut_copies(found[4])
         complete = self._tracker.update(done, None) if cut is None else self._tracker.update(done & ~cut, cut)
         if complete and self._warn:
             self._warn_once()
