@@ -399,3 +399,11 @@ def test_a_video_is_written(tmp_path):
 def test_tables_have_numpy_twins():
     table = SoftmaxTable(np.array([[0.0, 0.0], [0.0, 99.0]]))
     assert (table.numpy().act(np.eye(2)[[1, 1, 1]], np.random.default_rng(0)) == 1).all()
+
+
+def test_training_goes_on_from_a_policy_file_with_its_normalisation(tmp_path):
+    first = train("CartPole-v1", Settings(updates=30, **SMALL), out=tmp_path / "first").policy
+    settings = Settings(updates=1, learning_rate=1e-12, **SMALL)
+    again = train("CartPole-v1", settings, policy=tmp_path / "first" / "policy.safetensors").policy
+    np.testing.assert_allclose(again.std.numpy(), first.std.numpy(), rtol=0.05)
+    np.testing.assert_allclose(again.layers[0].weight.detach(), first.layers[0].weight.detach(), atol=1e-6)

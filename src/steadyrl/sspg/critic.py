@@ -102,5 +102,5 @@ class Critic(nn.Module):
                 losses.append(loss.detach())
         found = float(torch.stack(losses).mean())
         if not math.isfinite(found):
-            raise TrainingError(f"the critic's loss is {found}")
+            raise TrainingError(f"the critic's loss is {found}; a smaller critic_learning_rate would help")
         return found

@@ -58,8 +58,8 @@ def when_steady(lengths: EpisodeLengths, tolerance: float) -> When:
     """Return the cheapest time at which this process is at steady state.
 
     Example:
-        >>> when_steady(EpisodeLengths.from_gymnasium([3]), 0.01).perturbation  # never, unless perturbed
-        Perturbation(epsilon=0.75, recursive=True)
+        >>> when_steady(EpisodeLengths.from_gymnasium([3]), 0.01).perturbation.epsilon  # never, unless perturbed
+        0.75
     """
     mean = lengths.mean
     longest = int(_LONGEST * mean) + 1
