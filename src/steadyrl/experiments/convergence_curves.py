@@ -240,7 +240,7 @@ def draw_means(axes: Any, arrays: Any, kind: str) -> None:
         axes.fill_between(
             time, mean[:, j] - error[:, j], mean[:, j] + error[:, j], color=colour, alpha=0.15, lw=0, rasterized=True
         )
-        axes.plot(time, mean[:, j], color=colour, linewidth=0.7, rasterized=mean.shape[1] > 30)
+        axes.plot(time, mean[:, j], color=colour, linewidth=0.7, rasterized=mean.shape[1] > 12)
         if dots is not None:
             axes.plot(arrays[f"{kind} check time"], dots[:, j], ".", color=colour, markersize=2.5)
     axes.axhspan(-SETTLED, SETTLED, color=QUIET, alpha=0.12, linewidth=0)
