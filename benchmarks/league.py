@@ -278,7 +278,10 @@ def cell(way: Way, lengths: EpisodeLengths, steps: int, copies: int) -> dict[str
         computed = way.computed[np.array(times) - 1]
         found["computed"] = [round(float(x), 5) for x in computed]
         found["computed_ael"] = _ael(settled(way.computed), lengths)
-        expected = computed if way.delays is None else grouped(way.delays, lengths, times, group, share)
+        expected = computed
+        if way.first is None and way.detour is None and way.staggered is None:
+            delays = np.ones(1) if way.delays is None else way.delays.probabilities
+            expected = grouped(delays, lengths, times, group, share)
         found["agrees"] = agrees(measured, noise, expected, share)
     return found
 
@@ -297,16 +300,16 @@ def agrees(measured: list[float], noise: list[float], computed: np.ndarray, shar
 
 
 def grouped(
-    delays: Delays, lengths: EpisodeLengths, times: list[int], group: np.ndarray, share: np.ndarray
+    delays: np.ndarray, lengths: EpisodeLengths, times: list[int], group: np.ndarray, share: np.ndarray
 ) -> np.ndarray:
     """The distance over groups of ages, after delays: P(age at t = k) = sum_D q(D) v(t + D - k) P(T >= k)."""
-    n, window = lengths.longest, delays.window
+    n, window = lengths.longest, len(delays) - 1
     ends = np.append(renewal_sequence(lengths, max(times) + window), np.zeros(n + 1))  # the zeros: before the start
     found = []
     for t in times:
         ages = np.zeros(n)
-        for delay in np.flatnonzero(delays.probabilities):
-            ages += delays.probabilities[delay] * ends[np.maximum(t + delay - np.arange(1, n + 1), -n - 1)]
+        for delay in np.flatnonzero(delays):
+            ages += delays[delay] * ends[np.maximum(t + delay - np.arange(1, n + 1), -n - 1)]
         shares = np.bincount(group[1:], weights=ages * lengths.survival[1:], minlength=len(share))
         found.append(0.5 * np.abs(shares - share).sum())
     return np.array(found)
