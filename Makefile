@@ -37,6 +37,7 @@ docs: $(VENV)/.docs  ## the documentation as a site, in docs/build/index.html
 bench: $(VENV)/.dev  ## benchmarks against other libraries (about half an hour)
 	$(BIN)/python benchmarks/exact.py
 	$(BIN)/python benchmarks/diagnosis.py
+	$(BIN)/python benchmarks/wrappers.py
 
 clean:  ## remove the virtual environments
 	rm -rf $(VENV) .venv-peers

@@ -1,6 +1,6 @@
 """Figures of the diagnosis: coverage, the paper's environments, prediction against brute force, cost.
 
-    python benchmarks/diagnosis.py [coverage paper prediction efficiency times]
+    python benchmarks/diagnosis.py [coverage kinds paper prediction efficiency times]
 
 Each part writes its figures to benchmarks/results/diagnosis.json as it ends; parts that are not named keep theirs.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import steadyrl
+from steadyrl.confidence import crossing
 from steadyrl.diagnosis import diagnose
 from steadyrl.gathering import gather
 from steadyrl.rollouts.episodes import EpisodeWork
@@ -40,29 +41,86 @@ class Leaning:
 
 
 def coverage():
-    """Nominal 90% intervals over 1,000 repeats of gallery.self_loops (T - 1 geometric, mean 10), 1,000 episodes."""
+    """Nominal 90% intervals over 1,000 repeats of gallery.self_loops(0.9): 1,000 episodes, tolerance 0.05."""
     process, policy = steadyrl.gallery.self_loops(0.9)
     rho = steadyrl.stationary_distribution(process, policy)
-    tail = 0.1 * 0.9 ** np.arange(500)
+    tail = 0.1 * 0.9 ** np.arange(500)  # T - 1 is geometric
     truth = steadyrl.EpisodeLengths(np.append([0, 0], tail / tail.sum()))
-    time_ = steadyrl.phase_mixing_time(truth, 0.05)
     rng = np.random.default_rng(0)
-    hits = dict.fromkeys(("steady_state_mean", "average_episode_length", "coefficient_of_variation", "mixing_time"), 0)
-    repeats, episodes = 1000, 1000
+    means, repeats, episodes = 0, 1000, 1000
     for _ in range(repeats):
         lengths = rng.geometric(0.1, episodes)  # Gymnasium's; the running state is seen l times, the end once
         found = steadyrl.steady_state_mean(lengths.astype(float), lengths)
-        hits["steady_state_mean"] += found.low <= rho[1] <= found.high
-        sample = steadyrl.EpisodeLengths.from_gymnasium(lengths)
-        c = steadyrl.bootstrap(sample, episodes, rng=rng, tolerance=0.05, resamples=100)
-        for name, value in (
-            ("average_episode_length", truth.mean),
-            ("coefficient_of_variation", truth.cv),
-            ("mixing_time", time_),
+        means += found.low <= rho[1] <= found.high
+    covered = _cover(truth, episodes, 0.05, repeats, rng)
+    return {"steady_state_mean": means / repeats, **covered, "repeats": repeats, "episodes": episodes}
+
+
+def kinds():
+    """The same at a tolerance of 0.01 for other lengths and numbers of episodes, over 200 repeats; rows stay."""
+    before = json.loads(RESULTS.read_text()).get("kinds", {}) if RESULTS.exists() else {}
+    rows = before.get("figures", {}).get("rows", [])
+    have = {(row["lengths"], row["episodes"]) for row in rows}
+    for name, truth in LENGTHS.items():
+        for episodes in (300, 1000, 4000):
+            if (name, episodes) in have:
+                continue
+            covered = _cover(truth, episodes, 0.01, 200, np.random.default_rng(episodes))
+            rows.append({"lengths": name, "episodes": episodes, **covered})
+            print(rows[-1], flush=True)
+            _keep("kinds", {"rows": rows, "repeats": 200})
+    return {"rows": rows, "repeats": 200}
+
+
+def _cover(truth, episodes, tolerance, repeats, rng):
+    """How often intervals from so many episodes hold the truth: E[T], CV, t*, and d at 1, 2 and 3 E[T]."""
+    at = (np.array([1, 2, 3]) * truth.mean).astype(int)
+    time_, distance = steadyrl.phase_mixing_time(truth, tolerance), steadyrl.phase_distance(truth, at[-1])[at]
+    crossing_ = crossing(steadyrl.phase_distance(truth, int(time_)), tolerance)  # between two steps
+    hits = np.zeros(7)
+    for _ in range(repeats):
+        sample = steadyrl.EpisodeLengths(rng.multinomial(episodes, truth.probabilities) / episodes)
+        c = steadyrl.bootstrap(sample, episodes, rng=rng, tolerance=tolerance, steps=at[-1], resamples=199)
+        for i, (interval, value) in enumerate(
+            (
+                (c.average_episode_length, truth.mean),
+                (c.coefficient_of_variation, truth.cv),
+                (c.mixing_time, time_),
+                (c.mixing_time, crossing_),
+            )
         ):
-            interval = getattr(c, name)
-            hits[name] += interval.low <= value <= interval.high
-    return {name: count / repeats for name, count in hits.items()} | {"repeats": repeats, "episodes": episodes}
+            hits[i] += interval.low <= value <= interval.high
+        hits[4:] += (c.distance_low[at] <= distance) & (distance <= c.distance_high[at])
+    names = (
+        "average_episode_length",
+        "coefficient_of_variation",
+        "mixing_time",
+        "mixing_time_interpolated",
+        "distance_at_1_AEL",
+        "distance_at_2_AEL",
+        "distance_at_3_AEL",
+    )
+    return dict(zip(names, (hits / repeats).tolist(), strict=True))
+
+
+def _shape(weights):
+    weights = np.append(0.0, weights[1:])
+    return steadyrl.EpisodeLengths(weights / weights.sum())
+
+
+def _bell(middle, width, size):
+    return np.exp(-0.5 * ((np.arange(size) - middle) / width) ** 2) / width
+
+
+LENGTHS = {
+    "geometric, mean 11": _shape(np.append(0.0, 0.9 ** np.arange(400))),
+    "geometric, mean 51": _shape(np.append(0.0, 0.98 ** np.arange(1500))),
+    "uniform on 10, ..., 30": _shape((np.arange(31) >= 10).astype(float)),
+    "normal, 25 +- 6": _shape(_bell(25, 6, 60)),
+    "normal, 20 +- 2": _shape(_bell(20, 2, 60)),
+    "normal, 200 +- 50": _shape(_bell(200, 50, 400)),
+    "bimodal, 15 +- 3 and 50 +- 8": _shape(_bell(15, 3, 90) + _bell(50, 8, 90)),
+}
 
 
 def paper():
@@ -101,20 +159,22 @@ ENVIRONMENTS = [
     ("Humanoid-v5", ("uniform", "gaussian")),
     ("InvertedPendulum-v5", ("uniform", "gaussian")),
     ("InvertedDoublePendulum-v5", ("uniform", "gaussian")),
-    ("HopperBulletEnv-v0", ("uniform", "gaussian")),
-    ("Walker2DBulletEnv-v0", ("uniform", "gaussian")),
     ("InvertedPendulumBulletEnv-v0", ("uniform", "gaussian")),
     ("InvertedDoublePendulumBulletEnv-v0", ("uniform", "gaussian")),
+    ("HopperBulletEnv-v0", ("uniform", "gaussian")),
+    ("Walker2DBulletEnv-v0", ("uniform", "gaussian")),
     ("LunarLander-v3", ("uniform", Leaning(4))),
 ]
 LEVEL = 0.25  # brute force cannot see small distances: n ages among K rollouts look sqrt(n / (2 pi K)) apart at best
 STEPS = 120_000  # of one brute-force run
+MORE = {"FrozenLake8x8-v1": 1_200_000, "LunarLander-v3": 600_000}  # where episodes are long and steps cheap
+BULLET = 40_000  # where steps are dear and episodes short
 
 
 def prediction():
-    """t* from lengths against t* measured on the ages of rollouts, at a distance of 0.25; rows already there stay."""
+    """t* from lengths against t* measured on the ages of rollouts, at a distance of 0.25; measured rows stay."""
     before = json.loads(RESULTS.read_text()).get("prediction", {}) if RESULTS.exists() else {}
-    rows = before.get("figures", {}).get("rows", [])
+    rows = [row for row in before.get("figures", {}).get("rows", []) if row.get("measured")]
     have = {(row["environment"], row["policy"]) for row in rows}
     for name, policies in ENVIRONMENTS:
         for policy in policies:
@@ -140,7 +200,8 @@ def _summary(rows):
 def _predict(name, policy, label):
     # one policy for both: a random Gaussian one depends on the seed
     policy = make_plan(name, policy, EpisodeWork(1), Options(), []).task.policy
-    found = gather(name, policy, lambda lengths: False, at_most=1000)
+    backend = "serial" if "Bullet" in name else "auto"  # little work: starting processes would take longer
+    found = gather(name, policy, lambda lengths: False, at_most=1000, backend=backend)
     lengths = steadyrl.EpisodeLengths.from_gymnasium(found.lengths)
     predicted = steadyrl.phase_mixing_time(lengths, LEVEL)
     row = {
@@ -149,11 +210,12 @@ def _predict(name, policy, label):
         "average_episode_length": lengths.mean,
         "predicted": _finite(predicted),
     }
-    rollouts = int(np.clip(STEPS / max(2 * predicted, 1), 0, 10_000)) if math.isfinite(predicted) else 0
+    budget = BULLET if "Bullet" in name else MORE.get(name, STEPS)
+    rollouts = int(np.clip(budget / max(2 * predicted, 1), 0, 10_000)) if math.isfinite(predicted) else 0
     if rollouts < 10 * lengths.mean**0.5:
-        return {**row, "measured": None, "why": f"brute force would need more than {STEPS:,} steps"}
+        return {**row, "measured": None, "why": f"brute force would need more than {budget:,} steps"}
     times = np.unique(np.linspace(1, 2 * predicted + 4, 80).astype(int))
-    samples = steadyrl.collect_samples(name, policy, rollouts, times, seed=12345)
+    samples = steadyrl.collect_samples(name, policy, rollouts, times, seed=12345, backend=backend)
     stationary = np.append(0, steadyrl.EpisodeLengths.from_gymnasium(samples.episode_lengths.ravel()).survival[1:])
     stationary = stationary / stationary.sum()
     size = max(len(stationary), int(samples.ages.max()) + 1)
@@ -222,7 +284,14 @@ def _finite(value):
 
 
 def main():
-    parts = {"coverage": coverage, "paper": paper, "prediction": prediction, "efficiency": efficiency, "times": times}
+    parts = {
+        "coverage": coverage,
+        "kinds": kinds,
+        "paper": paper,
+        "prediction": prediction,
+        "efficiency": efficiency,
+        "times": times,
+    }
     for name in sys.argv[1:] or parts:
         began = time.time()
         figures = parts[name]()
@@ -233,7 +302,8 @@ def main():
 
 def _keep(name, figures, **more):
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    results[name] = {"figures": figures, **more, "python": platform.python_version()}
+    command = f"python benchmarks/diagnosis.py {name}"
+    results[name] = {"figures": figures, **more, "command": command, "python": platform.python_version()}
     write_atomically(RESULTS, json.dumps(results, indent=2).encode() + b"\n")
 
 

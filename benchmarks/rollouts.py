@@ -11,54 +11,21 @@ Results go to benchmarks/results/rollouts.json, and as a table to rollouts.md, w
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import resource
 import statistics
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
-from datetime import datetime, timezone
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from ratios import SEED, Part, compare, ratio_table, run_parts
 from steadyrl import Perturbation, collect_episodes, collect_samples
 from steadyrl.rollouts import UniformPolicy, random_gaussian_policy
-
-SEED = 0
-RESULTS = Path(__file__).parent / "results"
-Part = Callable[[int], list[dict[str, Any]]]
-
-
-def compare(
-    name: str, ours: Callable[[], float], peer: Callable[[], float], target: float, rounds: int
-) -> dict[str, Any]:
-    """Return the median ratio of two rates (steps/s), measured in turns: peer, ours, peer, ours, ..., peer."""
-    rates, peers = [], [peer()]
-    for _ in range(rounds):
-        rates.append(ours())
-        peers.append(peer())
-    # Each of our runs is set against the mean of the peer's runs before and after it.
-    ratios = [rate / ((before + after) / 2) for rate, before, after in zip(rates, peers[:-1], peers[1:], strict=True)]
-    found = {
-        "name": name,
-        "ratio": round(statistics.median(ratios), 3),
-        "target": target,
-        "lowest": round(min(ratios), 3),
-        "highest": round(max(ratios), 3),
-        "steps_per_second": round(statistics.median(rates)),
-        "peer_steps_per_second": round(statistics.median(peers)),
-        "rounds": rounds,
-    }
-    print(f"{name}: {found['ratio']} (at least {target}; {found['lowest']} to {found['highest']})", flush=True)
-    return found
 
 
 def rate(environment: str, policy: str, episodes: int, **options: Any) -> float:
@@ -272,6 +239,7 @@ def sweep(rounds: int) -> list[dict[str, Any]]:
     return [found]
 
 
+PACKAGES = ("steadyrl", "numpy", "gymnasium", "envpool", "mujoco", "pybullet", "ray", "stable-baselines3")
 PARTS: dict[str, Part] = {
     "serial": serial,
     "processes": processes,
@@ -287,40 +255,12 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which parts to run; all if none is named")
     parser.add_argument("--rounds", type=int, default=5, help="times that steadyrl and its peer take turns")
     arguments = parser.parse_args()
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / "rollouts.json"
-    results = json.loads(path.read_text())["parts"] if path.exists() else {}
-    for name in arguments.parts or PARTS:
-        load = os.getloadavg()[0]
-        results[name] = {
-            "command": f"python benchmarks/rollouts.py {name} --rounds {arguments.rounds}",
-            "seed": SEED,
-            "load_average_before": round(load, 1),
-            "date": datetime.now(timezone.utc).date().isoformat(),
-            "results": PARTS[name](arguments.rounds),
-        }
-        path.write_text(json.dumps({"machine": machine(), "parts": results}, indent=2) + "\n")
-        (RESULTS / "rollouts.md").write_text(table(results))
-
-
-def machine() -> dict[str, Any]:
-    packages = ("steadyrl", "numpy", "gymnasium", "envpool", "mujoco", "pybullet", "ray", "stable-baselines3")
-    return {
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in packages},
-    }
+    run_parts("rollouts", PARTS, arguments.parts or PARTS, arguments.rounds, PACKAGES, table)
 
 
 def table(results: dict[str, Any]) -> str:
     lines = ["# Rollouts: measured rates", "", f"{os.cpu_count()} cores; made by `python benchmarks/rollouts.py`.", ""]
-    lines += ["| what | ratio | at least | lowest to highest | steps/s | peer's steps/s |", "|---|---|---|---|---|---|"]
-    for part in results.values():
-        for r in part["results"]:
-            if "target" in r:
-                spread = f"{r['lowest']} to {r['highest']}"
-                rates = f"{r['steps_per_second']:,} | {r['peer_steps_per_second']:,}"
-                lines.append(f"| {r['name']} | {r['ratio']} | {r['target']} | {spread} | {rates} |")
+    lines += ratio_table(results)
     lines.append("")
     for part in results.values():
         for r in part["results"]:

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -170,3 +171,100 @@ def same(a, b):
             part.save(path)
             contents.append(path.read_bytes())
     return contents[0] == contents[1]
+
+
+def code(copy, episode, step):
+    """Where a copy of Scripted is, as one number."""
+    return 10_000 * copy + 100 * episode + step
+
+
+class Scripted(gymnasium.Env):
+    """Episode e of copy c has lengths[e % len(lengths)] actions; observations and infos say where it is."""
+
+    SPACES: ClassVar = {
+        "box": spaces.Box(0, 1e6, (1,), np.float64),
+        "discrete": spaces.Discrete(10**6),
+        "dict": spaces.Dict(
+            {"a": spaces.Discrete(10**6), "b": spaces.Dict({"c": spaces.Box(0, 1e6, (2,), np.float64)})}
+        ),
+        "tuple": spaces.Tuple((spaces.Dict({"a": spaces.Discrete(10**6)}), spaces.Box(0, 1e6, (), np.float64))),
+        "text": spaces.Text(6, charset="0123456789"),
+    }
+
+    def __init__(self, copy=0, lengths=(5,), kind="box", fault=None):
+        self.copy, self.lengths, self.kind, self.fault = copy, lengths, kind, fault
+        self.observation_space, self.action_space = self.SPACES[kind], spaces.Discrete(2)
+        self.episode = -1
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode, self.steps = self.episode + 1, 0
+        return self.observe(), {"start": self.episode}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == self.fault:
+            raise RuntimeError("the gripper is stuck")
+        length = self.lengths[self.episode % len(self.lengths)]
+        assert self.steps <= length, "stepped past the end"
+        return self.observe(), self.reward(self.where()), self.steps == length, False, self.info(self.where())
+
+    def where(self):
+        return code(self.copy, self.episode, self.steps)
+
+    @staticmethod
+    def reward(where):
+        return where / 10
+
+    @staticmethod
+    def info(where):
+        return {
+            "at": where,
+            "even": where % 2 == 0,
+            "name": str(where),
+            "parts": {"x": where + 0.5, "y": np.ones(2) * where},
+        }
+
+    def observe(self):
+        where = self.where()
+        return {
+            "box": lambda: np.array([where], dtype=np.float64),
+            "discrete": lambda: where,
+            "dict": lambda: {"a": where, "b": {"c": np.array([where, -where + 1e6])}},
+            "tuple": lambda: ({"a": where}, np.array(where, dtype=np.float64)),
+            "text": lambda: str(where),
+        }[self.kind]()
+
+    @staticmethod
+    def read(kind, batch):
+        """Where each copy of a batch of observations is."""
+        if kind == "dict":
+            assert (batch["b"]["c"] == np.stack([batch["a"], -batch["a"] + 1e6], axis=1)).all()
+        if kind == "tuple":
+            assert (batch[0]["a"] == batch[1]).all()
+        found = {
+            "box": lambda: batch[:, 0],
+            "discrete": lambda: batch,
+            "dict": lambda: batch["a"],
+            "tuple": lambda: batch[1],
+            "text": lambda: [int(text) for text in batch],
+        }[kind]()
+        return [int(value) for value in found]
+
+
+class Drawn(gymnasium.Env):
+    """Episodes of l actions, l with the probabilities given (from 0 on); the observation is the age."""
+
+    def __init__(self, probabilities=(0, 0, 0.5, 0, 0, 0.3, 0, 0, 0, 0.2)):
+        self.edges = np.cumsum(probabilities)
+        self.observation_space, self.action_space = spaces.Discrete(len(probabilities) + 2), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.length = int(np.searchsorted(self.edges, self.np_random.random(), side="right"))
+        self.age = 1
+        return self.age, {}
+
+    def step(self, action):
+        self.age += 1
+        return self.age, 1.0, self.age > self.length, False, {}

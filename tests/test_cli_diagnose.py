@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from steadyrl import load_lengths
 from test_cli import run
 
 
@@ -19,7 +20,12 @@ def test_diagnose_prints_one_screen_and_writes_the_report(tmp_path):
     assert len(result.stdout.splitlines()) <= 32
     page = (tmp_path / "deep" / "report" / "report.html").read_text()
     assert "steadyrl diagnose CartPole-v1" in page
-    assert json.loads((tmp_path / "deep" / "report" / "diagnosis.json").read_text())["episodes"] == 200
+    written = json.loads((tmp_path / "deep" / "report" / "diagnosis.json").read_text())
+    assert written["episodes"] == 200
+    saved = tmp_path / "deep" / "report" / "lengths.txt"
+    assert load_lengths(saved).mean == written["average_episode_length"]["value"]
+    stagger = next(way["code"] for way in written["strategies"] if way["strategy"] == "stagger")
+    assert stagger.startswith(f"lengths = steadyrl.load_lengths({str(saved)!r})\nenvs = ")
 
 
 def test_diagnose_from_a_file_prints_json_alone(tmp_path):

@@ -2,10 +2,12 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
 
+import steadyrl
 from steadyrl import (
     EpisodeLengths,
     FileFormatError,
@@ -18,12 +20,13 @@ from steadyrl import (
     diagnose,
     diagnose_lengths,
     gallery,
+    load_lengths,
     phase_mixing_time,
     renewal_sequence,
 )
 from steadyrl.convergence import convergence
 from steadyrl.gathering import concatenate, gather, split
-from steadyrl.lengthfiles import read_lengths
+from steadyrl.lengthfiles import read_lengths, write_lengths
 
 KEYS = {
     "environment",
@@ -73,7 +76,7 @@ def test_a_finite_process_is_diagnosed_as_the_exact_analysis_says():
 
 def test_collecting_goes_on_until_the_mixing_time_is_known():
     found = diagnose("CartPole-v1", backend="serial", seed=1)
-    assert found.mixing_time.relative_error <= 0.15  # it stops at 0.1 by 60 half-samples; here there are 200
+    assert found.mixing_time.relative_error <= 0.15  # it stops at 0.1 by 59 resamples; here there are 199
     assert found.episodes < 20_000
     loose = diagnose("CartPole-v1", backend="serial", seed=1, episodes=64)
     assert loose.episodes == 64
@@ -145,10 +148,40 @@ def test_without_arviz_the_diagnosis_says_what_is_missing(monkeypatch):
 def test_warnings_name_what_does_not_hold():
     cut = diagnose("MountainCar-v0", episodes=20, backend="serial")
     assert any("time limit cuts 100%" in text for text in cut.warnings)
-    odd = diagnose_lengths([3] * 97 + [4] * 3)  # one half-sample in eight has none of the odd ones: period 4
+    odd = diagnose_lengths([3] * 98 + [4] * 2)  # one resample in eight has none of the odd ones: period 4
     assert any("hardly vary" in text for text in odd.warnings)
     wide = diagnose_lengths(np.random.default_rng(0).normal(100, 8, 150).astype(int))
     assert any("too few episodes" in text for text in wide.warnings)
+
+
+def test_the_number_of_episodes_that_a_warning_asks_for_is_enough():
+    rng = np.random.default_rng(2)
+    few = diagnose_lengths(rng.geometric(0.1, 300), tolerance=0.05)
+    words = next(text for text in few.warnings if "too few episodes" in text)
+    wanted = int(re.search(r"about ([\d,]+) episodes", words)[1].replace(",", ""))
+    enough = diagnose_lengths(rng.geometric(0.1, wanted), tolerance=0.05)
+    assert enough.mixing_time.relative_error <= 0.13  # an error is itself known to a quarter or so
+
+
+def test_code_that_needs_lengths_brings_them():
+    found = diagnose("steadyrl/StateSweep-v0", episodes=30, backend="serial", seed=3)
+    first, second = found.code.splitlines()
+    scope = {"steadyrl": steadyrl}
+    exec(first, scope)
+    np.testing.assert_array_equal(scope["lengths"].probabilities, found.lengths.probabilities)
+    assert second == found.recommendation.code
+    assert found.as_json()["recommendation"]["code"] == found.code
+    by_name = {way["strategy"]: way["code"] for way in found.as_json()["strategies"]}
+    assert by_name["pre-roll"].splitlines()[1].startswith("observations, infos = steadyrl.pre_roll(envs, ")
+    assert by_name["burn-in"] == "# no burn-in is long enough"
+
+
+def test_lengths_are_written_so_that_they_can_be_read_again(tmp_path):
+    lengths = np.random.default_rng(0).integers(0, 40, 77)
+    exact = EpisodeLengths.from_gymnasium(lengths)
+    write_lengths(exact, 77, tmp_path / "lengths.txt")
+    np.testing.assert_array_equal(read_lengths(tmp_path / "lengths.txt").lengths, np.sort(lengths))
+    np.testing.assert_array_equal(load_lengths(tmp_path / "lengths.txt").probabilities, exact.probabilities)
 
 
 def test_an_environment_with_bad_numbers_is_named():

@@ -1,5 +1,6 @@
 """The examples run, with and without the cure, and the cure is the few lines that are marked as such."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -55,6 +56,14 @@ def test_the_cure_is_at_most_five_lines(name, monkeypatch):
     assert not any(word in rest for word in ("StaggeredVectorEnv", "SteadyVecEnv", "make_steady_vec_env", "args.cure"))
     without, bare = (numbers(run(name, text, FEW[name], monkeypatch)) for text in (source(name), rest))
     np.testing.assert_array_equal(without, bare)
+
+
+def test_the_code_for_stable_baselines3_in_the_documentation_runs():
+    page = (EXAMPLES.parent / "docs" / "cures.md").read_text()
+    codes = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "stable_baselines3" in code]
+    assert len(codes) == 2
+    for code in codes:
+        exec(code.replace("1_000_000", "1").replace("n_envs=256", "n_envs=64"), {})
 
 
 def test_the_plain_loop_swings_without_the_cure_and_settles_with_it(monkeypatch):

@@ -21,6 +21,7 @@ pytest.importorskip("stable_baselines3")
 import torch
 from stable_baselines3 import A2C, DQN, PPO, SAC
 from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv
+from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.monitor import Monitor
@@ -394,6 +395,14 @@ def test_what_cannot_be_made_is_said(arguments, error, words):
 
 
 # The callback
+
+
+def test_evaluation_under_normalisation_needs_the_same_layers_and_cuts_nothing(tmp_path):
+    env = VecNormalize(SteadyVecEnv(clocks(4), [1, 2, 3, 4]))
+    evaluation = VecNormalize(SteadyVecEnv(clocks(2), [1, 1]), training=False, norm_reward=False)
+    callback = EvalCallback(evaluation, eval_freq=8, n_eval_episodes=4, verbose=0, log_path=str(tmp_path))
+    ppo(env, 8).learn(4 * 8 * 2, callback=callback)
+    assert (np.load(tmp_path / "evaluations.npz")["ep_lengths"] == 8).all()
 
 
 class Record(KVWriter):

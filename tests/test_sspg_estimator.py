@@ -32,6 +32,7 @@ from steadyrl import (
 )
 from steadyrl.policies import CategoricalPolicy, SoftmaxTable
 from steadyrl.rollouts.codecs import action_codec, observation_codec
+from steadyrl.sspg.streams import RunningLength
 
 SIGMAS = 5.0
 
@@ -47,7 +48,7 @@ def winding_walk():
             transitions[a, s, 0] += 0.05
         transitions[a, 0, 1:4] = [0.5, 0.3, 0.2]
     transitions /= transitions.sum(axis=2, keepdims=True)
-    rewards = rng.normal(size=n)
+    rewards = rng.normal(size=n) + 0.5  # values away from zero, so that a baseline helps
     initial = np.eye(n)[0]
     return LearningProcess(transitions, rewards, initial), rng.normal(size=(n, 2))
 
@@ -70,7 +71,7 @@ def agree(found, truth, sigmas=SIGMAS):
 @pytest.mark.parametrize("make", [winding_walk, lambda: (gallery.two_terminals()[0], np.array([[0.3, 0]] * 4))])
 def test_the_estimate_is_the_true_gradient_and_without_the_factor_off_by_exactly_it(make):
     process, logits = make()
-    policy, samples = drawn(process, logits, 8_000)
+    policy, samples = drawn(process, logits, 12_000)
     length = average_episode_length(process, softmax_policy(logits))
     found = steady_state_gradient(policy, samples, length)
     truth = policy_gradient(process, logits)
@@ -248,3 +249,22 @@ def test_streams_without_an_end_only_say_that_episodes_are_long():
     assert found.low > 50
     with pytest.raises(LengthsError, match="booleans"):
         stream_episode_length(np.zeros((50, 4)))
+
+
+def test_cutting_episodes_short_does_not_lengthen_them():
+    # T = 10 always; half of the copies are cut now and then, which takes ends away but not steps.
+    rng = np.random.default_rng(1)
+    running, age = RunningLength(8), np.ones(8, dtype=np.int64)
+    restart = np.zeros(8, dtype=bool)
+    steps = ends_seen = 0
+    for _ in range(60):
+        ages, ends = np.empty((16, 8), dtype=np.int64), np.empty((16, 8), dtype=bool)
+        for t in range(16):
+            age = np.where(restart, 1, age + 1)
+            ages[t], ends[t] = age, age == 10
+            restart = ends[t] | (rng.random(8) < 0.1) & (np.arange(8) < 4)
+        running.add(ages, ends, np.ones((16, 8)))
+        steps, ends_seen = steps + ends.size, ends_seen + int(ends.sum())
+    assert running.average_episode_length == pytest.approx(10, rel=1e-9)
+    assert running.reward_rate == pytest.approx(1)
+    assert steps / ends_seen > 11

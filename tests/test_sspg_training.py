@@ -74,7 +74,7 @@ class Stop:
 
 
 def test_killed_at_a_random_moment_it_goes_on_to_the_same_bytes(tmp_path):
-    options = ["--updates", "120", "--copies", "4", "--steps-per-update", "16", "--backend", "serial"]
+    options = ["--updates", "80", "--copies", "4", "--steps-per-update", "16", "--backend", "serial"]
     options += ["--checkpoint-every", "0.02"]
     command = [sys.executable, "-m", "steadyrl", "train", "CartPole-v1", *options, "--out"]
     subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True, timeout=120)
@@ -192,6 +192,57 @@ def test_lambda_returns_by_their_definition():
                     break
                 weight *= trace
             assert found[t, k] == pytest.approx(total)
+
+
+@pytest.mark.parametrize(("truncation", "beyond"), [("terminal", 0.0), ("bootstrap", 7.0)])
+def test_a_time_limit_is_an_end_or_is_bootstrapped(truncation, beyond):
+    from types import SimpleNamespace
+
+    from steadyrl.policies import make_policy
+    from steadyrl.rollouts.codecs import action_codec, observation_codec
+    from steadyrl.rollouts.sources import as_source, describe
+    from steadyrl.sspg.drawing import OnlineDrawing
+
+    source = as_source(Clock)
+    found = describe(source)
+    seen, acted = observation_codec(found.observation_space), action_codec(found.action_space)
+    settings = Settings(copies=2, steps_per_update=12, truncation=truncation, trace=1.0, cure="none", backend="serial")
+    drawing = OnlineDrawing(source, found, seen, acted, settings)
+    critic = SimpleNamespace(inputs=lambda features, ages: features, values=lambda inputs: np.full(len(inputs), 7.0))
+    drawn = drawing.draw(SimpleNamespace(policy=make_policy(seen, acted), critic=critic), 0)
+    drawing.close()
+    # Two whole episodes of five actions, each followed by a reset that is left out.
+    to_go = np.repeat(np.tile([5.0, 4.0, 3.0, 2.0, 1.0], 2), 2) + beyond
+    np.testing.assert_allclose(drawn.data.returns, to_go, rtol=1e-6)
+    np.testing.assert_allclose(drawn.data.weights, to_go - 7.0, rtol=1e-6)
+    assert drawn.average_episode_length == 6
+    assert drawn.mean_return == pytest.approx(5)
+
+
+class Clock(gymnasium.Env):
+    """A reward of 1 for each of five actions; then time is up."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.full(1, self.steps / 5, np.float32), 1.0, False, self.steps == 5, {}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [({"backend": "serial"}, {"backend": "processes"}), ({"workers": 1}, {"workers": 2})]
+)
+def test_the_policy_does_not_depend_on_who_steps_the_copies(tmp_path, one, other):
+    for name, how in (("one", one), ("other", other)):
+        train("CartPole-v1", Settings(updates=8, copies=4, steps_per_update=8, **how), out=tmp_path / name)
+    policies = [(tmp_path / name / "policy.safetensors").read_bytes() for name in ("one", "other")]
+    assert policies[0] == policies[1]
 
 
 # What goes wrong
@@ -348,3 +399,11 @@ def test_a_video_is_written(tmp_path):
 def test_tables_have_numpy_twins():
     table = SoftmaxTable(np.array([[0.0, 0.0], [0.0, 99.0]]))
     assert (table.numpy().act(np.eye(2)[[1, 1, 1]], np.random.default_rng(0)) == 1).all()
+
+
+def test_training_goes_on_from_a_policy_file_with_its_normalisation(tmp_path):
+    first = train("CartPole-v1", Settings(updates=30, **SMALL), out=tmp_path / "first").policy
+    settings = Settings(updates=1, learning_rate=1e-12, **SMALL)
+    again = train("CartPole-v1", settings, policy=tmp_path / "first" / "policy.safetensors").policy
+    np.testing.assert_allclose(again.std.numpy(), first.std.numpy(), rtol=0.05)
+    np.testing.assert_allclose(again.layers[0].weight.detach(), first.layers[0].weight.detach(), atol=1e-6)

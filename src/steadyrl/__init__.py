@@ -54,6 +54,7 @@ from steadyrl.gradients import (
     policy_gradient,
     steady_state_policy_gradient,
 )
+from steadyrl.lengthfiles import load_lengths
 from steadyrl.mixing import distances, marginals, mixing_time, spectral_gap, total_variation
 from steadyrl.moments import MarginalMoments, marginal_moments
 from steadyrl.perturbation import (
@@ -168,6 +169,7 @@ __all__ = [
     "extend_policy",
     "gallery",
     "gradient_bias",
+    "load_lengths",
     "marginal_moments",
     "marginals",
     "mean_recurrence_times",

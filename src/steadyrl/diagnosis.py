@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TextIO
 
 import numpy as np
@@ -86,6 +86,17 @@ class Diagnosis:
     convergence: Convergence | None = None
     warnings: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    lengths_code: str = "lengths = diagnosis.lengths  # of this Diagnosis"
+    """The line that gets the lengths for those cures that need them."""
+
+    @property
+    def code(self) -> str:
+        """What applies the recommendation, in a script that has `envs` (and `policy`)."""
+        return self.complete(self.recommendation.chosen.code)
+
+    def complete(self, code: str) -> str:
+        """Return a strategy's code, after a line that defines the lengths if it uses them."""
+        return f"{self.lengths_code}\n{code}" if "(lengths" in code else code
 
     @property
     def mixing_time(self) -> Interval:
@@ -131,12 +142,15 @@ class Diagnosis:
                 "recommendation": {
                     "strategy": best.name,
                     "parameters": dict(best.parameters),
-                    "code": best.code,
+                    "code": self.code,
                     "distance": self.recommendation.distance,
                     "one_off_cost": best.one_off_cost,
                     "waste": best.waste,
                 },
-                "strategies": [_strategy_json(way, mean.value) for way in self.recommendation.strategies],
+                "strategies": [
+                    {**_strategy_json(way, mean.value), "code": self.complete(way.code)}
+                    for way in self.recommendation.strategies
+                ],
             }
         )
         return result
@@ -185,7 +199,7 @@ def diagnose(
         if episodes is not None:
             return False
         seen = EpisodeLengths.from_gymnasium(lengths)
-        found = bootstrap(seen, len(lengths), rng=np.random.default_rng([seed, 4]), tolerance=tolerance, resamples=60)
+        found = bootstrap(seen, len(lengths), rng=np.random.default_rng([seed, 4]), tolerance=tolerance, resamples=59)
         return found.mixing_time.relative_error <= PRECISION
 
     gathered = gather(
@@ -199,7 +213,13 @@ def diagnose(
         make_arguments=make_arguments,
         progress=progress,
     )
-    return analyse(gathered, tolerance=tolerance, num_envs=num_envs, n_steps=n_steps, seed=seed, rng=rng)
+    found = analyse(gathered, tolerance=tolerance, num_envs=num_envs, n_steps=n_steps, seed=seed, rng=rng)
+    if not (isinstance(environment, str) and isinstance(policy, str)):
+        return found
+    more = f", make_arguments={dict(make_arguments)!r}" if make_arguments else ""
+    call = f"{environment!r}, {policy!r}, episodes={found.episodes}, seed={seed}{more}"
+    line = f"lengths = steadyrl.diagnose({call}).lengths"
+    return replace(found, lengths_code=line)
 
 
 def diagnose_lengths(
@@ -235,7 +255,7 @@ def analyse(
     lengths = EpisodeLengths.from_gymnasium(gathered.lengths)
     count = len(gathered.lengths)
     steps = int(min(8 * lengths.mean + 1, 20_000))
-    confidence = bootstrap(lengths, count, rng=rng, tolerance=tolerance, steps=steps, resamples=200)
+    confidence = bootstrap(lengths, count, rng=rng, tolerance=tolerance, steps=steps, resamples=199)
     found = recommend(lengths, tolerance, num_envs, n_steps, time_limit=gathered.time_limit)
     paper = Perturbation.for_average_episode_length(lengths.mean) if lengths.mean > 1 else None
     marginals = _marginals(gathered, lengths, confidence, paper, tolerance)
@@ -370,8 +390,8 @@ def _warnings(gathered: Gathered, confidence: LengthsConfidence, truncated: floa
         )
     elif error > PRECISION:
         result.append(
-            "lengths hardly vary: half of these episodes would often say that it never mixes; the mixing time rests on "
-            "a few odd episodes, so treat it as never, or collect more"
+            "the mixing time rests on a few odd episodes, since lengths hardly vary: it may be many times longer, or "
+            "never come; treat it as never, or collect more"
         )
     if truncated > 0.5:
         result.append(

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from steadyrl.errors import FileFormatError, LengthsError
 from steadyrl.gathering import Gathered
-from steadyrl.renewal import as_gymnasium_lengths
+from steadyrl.renewal import EpisodeLengths, as_gymnasium_lengths
 from steadyrl.rollouts.episodes import Episodes
+from steadyrl.storage import write_atomically
 
 _NAMES = ("l", "length", "lengths", "episode_length", "episode_lengths")
 _LARGEST = 1 << 30
@@ -51,6 +52,24 @@ def read_lengths(path: str | os.PathLike[str]) -> Gathered:
     if lengths.max() > _LARGEST:
         raise FileFormatError(f"{os.fspath(path)!r} has an episode of {lengths.max()} actions; that cannot be a length")
     return Gathered(environment, "unknown", lengths, np.zeros(len(lengths), dtype=bool))
+
+
+def load_lengths(path: str | os.PathLike[str]) -> EpisodeLengths:
+    """Return the distribution of T in a file of episodes or lengths: what `steadyrl diagnose --from` reads.
+
+    `.npz`: saved `Episodes`; `.npy`, text, csv (Stable-Baselines3's monitor.csv too): Gymnasium's lengths.
+
+    Raises:
+        FileFormatError: if the file is none of these, or holds something that is no length.
+    """
+    return EpisodeLengths.from_gymnasium(read_lengths(path).lengths)
+
+
+def write_lengths(lengths: EpisodeLengths, episodes: int, path: str | os.PathLike[str]) -> None:
+    """Write Gymnasium's lengths of the episodes that the distribution was observed in, one a line, shortest first."""
+    counts = np.rint(lengths.probabilities * episodes).astype(np.int64)
+    numbers = np.repeat(np.arange(len(counts)) - 1, counts)
+    write_atomically(path, "".join(f"{number}\n" for number in numbers).encode())
 
 
 def _from_episodes(episodes: Episodes) -> Gathered:

@@ -6,13 +6,11 @@ table* asks instead, of all visits to age k in the recent past, how many were th
     h(k) = ends at age k / visits to age k,       P(L >= k + 1) = P(L >= k) (1 - h(k)).
 
 It uses every step, running episodes included (they are censored, as in the product-limit estimate), and each
-age's answer is as young as its last visits. What is old is forgotten: slowly as episodes end, and by half whenever a
-batch contradicts the table, so that a changed policy shows within a few episodes.
+age's answer is as young as its last visits. What is old is forgotten: slowly as episodes end, and most of it at once
+when what was seen lately contradicts the table, so that a changed policy shows within a few episodes.
 """
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +19,7 @@ from steadyrl.renewal import EpisodeLengths
 
 Array = NDArray[np.float64]
 
-_SURPRISE = 4.0  # standard errors; a batch of an unchanged policy is that far off once in 16,000 batches
+_SURPRISE = 4.5  # standard errors; an unchanged policy is that far off, at some age, once in some 10,000 looks
 _FAINT = 1e-9
 
 
@@ -32,34 +30,45 @@ class LifeTable:
         self.memory = memory  # episodes' ends that it remembers
         self.visits = np.zeros(64)
         self.ends = np.zeros(64)
+        self._late_visits = np.zeros(64)  # since the table was last doubted, or since an eighth of its memory
+        self._late_ends = np.zeros(64)
 
     def add(self, visits: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
         """Take in a batch: counts at ages 0, 1, 2, ... (age 0 is not used)."""
-        if len(visits) > len(self.visits):
-            more = max(len(visits), 2 * len(self.visits)) - len(self.visits)
-            self.visits = np.append(self.visits, np.zeros(more))
-            self.ends = np.append(self.ends, np.zeros(more))
-        n = len(visits)
-        ended = int(ends.sum())
-        keep = max(0.0, 1 - ended / self.memory)
-        if self._contradicted(visits, ended):
-            keep *= 0.5
+        self._make_room(len(visits))
+        self._late_visits[: len(visits)] += visits
+        self._late_ends[: len(ends)] += ends
+        expected, doubted = self._compare()
+        keep = max(0.0, 1 - int(ends.sum()) / self.memory)
         self.visits *= keep
         self.ends *= keep
-        self.visits[:n] += visits
+        self.visits[: len(visits)] += visits
         self.ends[: len(ends)] += ends
+        if doubted:  # what was seen lately stays, and of the rest an eighth
+            self.visits = 0.125 * self.visits + 0.875 * self._late_visits
+            self.ends = 0.125 * self.ends + 0.875 * self._late_ends
+        if doubted or max(expected, float(self._late_ends.sum())) > self.memory / 8:
+            self._late_visits[:] = 0.0
+            self._late_ends[:] = 0.0
 
-    def _contradicted(self, visits: NDArray[np.int64], ended: int) -> bool:
-        """Whether the ends in a batch are beyond chance under the table, its own uncertainty included."""
-        known = self.visits[: len(visits)]
+    def _make_room(self, n: int) -> None:
+        more = np.zeros(max(n, 2 * len(self.visits)) - len(self.visits))
+        if n > len(self.visits):
+            self.visits, self.ends = np.append(self.visits, more), np.append(self.ends, more)
+            self._late_visits = np.append(self._late_visits, more)
+            self._late_ends = np.append(self._late_ends, more)
+
+    def _compare(self) -> tuple[float, bool]:
+        """Return the ends expected lately under the table, and whether those seen up to some age are beyond chance."""
+        visits, known = self._late_visits, self.visits
         seen = known > 1
-        hazard = np.divide(self.ends[: len(visits)], known, out=np.zeros(len(visits)), where=seen)
-        expected = float(visits @ hazard)
+        hazard = np.divide(self.ends, known, out=np.zeros(len(known)), where=seen)
+        expected = visits * hazard
         chance = hazard * (1 - hazard)
-        spread = visits @ chance + (visits.astype(float) ** 2 / np.maximum(known, 1.0)) @ chance
-        unknown = float(visits[~seen].sum())  # there any number may end
-        gap = max(0.0, abs(ended - expected) - unknown)
-        return gap > _SURPRISE * math.sqrt(float(spread) + 1.0)
+        spread = np.cumsum(visits * chance + visits**2 / np.maximum(known, 1.0) * chance)  # the table is uncertain, too
+        unknown = np.cumsum(np.where(seen, 0.0, visits))  # there any number may end
+        gap = np.abs(np.cumsum(self._late_ends - expected)) - unknown
+        return float(expected.sum()), bool((gap > _SURPRISE * np.sqrt(spread + 1.0)).any())
 
     @property
     def longest(self) -> int:

@@ -30,9 +30,9 @@ Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 _SIMULATED = 256  # copies whose spread is measured
-_DRAWS = 128
+_DRAWS = 512
 _MEMORY = 8  # episodes a copy from which the stationary ages are known
-_RARE = 3.09  # standard errors that chance exceeds once in a thousand
+_RARE = 3.09  # standard errors that a normal variable exceeds once in a thousand
 _REFRESH = 0.1  # relative change of E[L] after which the floor is computed anew
 _MOST_GROUPS = 64
 
@@ -100,6 +100,11 @@ class PhaseTracker:
         """Which copies' next step is their reset."""
         return self._restarting
 
+    @property
+    def phase_locked(self) -> bool:
+        """Whether the distance of the last complete batch is above the tolerance and beyond chance."""
+        return bool(self._distance > max(self.tolerance, self._noise))
+
     def reset(self, mask: Flags | None = None) -> None:
         """All copies, or those of the mask, were reset."""
         at = slice(None) if mask is None else mask
@@ -133,7 +138,6 @@ class PhaseTracker:
 
     def report(self) -> PhaseReport:
         """Return what the last complete batch showed."""
-        locked = self._distance > max(self.tolerance, self._noise)
         survival = self.table.survival()
         return PhaseReport(
             distance=self._distance,
@@ -141,7 +145,7 @@ class PhaseTracker:
             average_episode_length=self._average_episode_length(survival),
             steps=self._steps,
             ends=self._ends,
-            phase_locked=bool(locked),
+            phase_locked=self.phase_locked,
             unresolved=float(survival[-1]),
         )
 
@@ -182,7 +186,7 @@ class PhaseTracker:
         found = self._floor.distance(visits, alive / mean)
         floor, spread = self._floor.floor, self._floor.spread
         self._distance = math.sqrt(max(0.0, found**2 - floor**2))
-        self._noise = math.sqrt((floor + _RARE * spread) ** 2 - floor**2)
+        self._noise = math.sqrt((floor + self._floor.rare * spread) ** 2 - floor**2)
 
 
 @cache
@@ -196,6 +200,7 @@ class _Floor:
     def __init__(self) -> None:
         self.mean = math.nan
         self.floor = self.spread = 0.0
+        self.rare = _RARE  # standard errors that chance exceeds once in a thousand
         self._group = np.zeros(1, dtype=np.int64)
 
     def stale(self, mean: float) -> bool:
@@ -213,6 +218,9 @@ class _Floor:
         draws = _normals() @ share
         distances = 0.5 * np.abs(draws).sum(axis=1) * math.sqrt((1 + 1 / _MEMORY) / (_SIMULATED * copies))
         found.floor, found.spread = float(distances.mean()), float(distances.std())
+        # A sum of few independent parts is skewed, which moves its quantiles (Cornish-Fisher).
+        skew = float((((distances - found.floor) / max(found.spread, 1e-12)) ** 3).mean())
+        found.rare = _RARE + (_RARE**2 - 1) / 6 * max(skew, 0.0)
         return found
 
     def distance(self, visits: NDArray[np.int64], share: Array) -> float:

@@ -162,17 +162,17 @@ class CategoricalPolicy(NetworkModule):
                 f"a categorical policy needs Discrete or MultiDiscrete actions; these are {actions.space}"
             )
         super().__init__(observations, actions, hidden, seed)
-        self._start = torch.as_tensor(action_start(actions))
+        self._start = torch.as_tensor(action_start(actions)).reshape(1, -1)
 
     def log_prob_and_entropy(self, features: Tensor, actions: Any) -> tuple[Tensor, Tensor]:
         """Return log-probability and entropy, [B] each."""
         outputs = self.outputs(features)
-        taken = torch.as_tensor(actions).long() - self._start
-        taken = taken.reshape(len(outputs), -1).to(outputs.device)
-        parts = [outputs] if self.choices is None else outputs.split(self.choices, dim=1)
+        taken = torch.as_tensor(actions).long().reshape(len(outputs), -1) - self._start
+        taken = taken.to(outputs.device)
+        edges = [0, outputs.shape[1]] if self.choices is None else [0, *itertools.accumulate(self.choices)]
         log_prob = entropy = outputs.new_zeros(len(outputs))
-        for i, logits in enumerate(parts):
-            all_of_them = logits.log_softmax(dim=1)
+        for i, (first, last) in enumerate(itertools.pairwise(edges)):
+            all_of_them = outputs[:, first:last].log_softmax(dim=1)
             log_prob = log_prob + all_of_them.gather(1, taken[:, i : i + 1])[:, 0]
             entropy = entropy - (all_of_them.exp() * all_of_them).sum(dim=1)
         return log_prob, entropy
@@ -180,7 +180,7 @@ class CategoricalPolicy(NetworkModule):
     def entropy(self, observations: Any) -> Tensor:
         """Return the entropy, [B]."""
         shape = (len(observations), 1 if self.choices is None else len(self.choices))
-        first = self._start.reshape(1, -1).expand(shape)
+        first = self._start.expand(shape)
         return self.log_prob_and_entropy(self.features(observations), first)[1]
 
 
@@ -239,7 +239,7 @@ def network(sizes: Sequence[int], *, rng: np.random.Generator, last_gain: float)
     layers = nn.ModuleList()
     for i, (n_in, n_out) in enumerate(itertools.pairwise(sizes)):
         gain = last_gain if i == len(sizes) - 2 else math.sqrt(2)
-        layer = nn.utils.skip_init(nn.Linear, n_in, n_out)
+        layer = nn.Linear(n_in, n_out, device="meta").to_empty(device="cpu")  # draws no random numbers
         with torch.no_grad():
             layer.weight.copy_(torch.as_tensor(gain * _orthogonal(n_out, n_in, rng)))
             layer.bias.zero_()

@@ -48,7 +48,7 @@ def render(found: Diagnosis, *, command: str = "") -> str:
     knob = _KNOB if found.epsilon is not None else ""
     body = f"""<h1>{title}</h1>
 <p class="verdict" id="verdict">{escape(verdict(found))}</p>
-<div class="do" id="code"><code>{escape(found.recommendation.code)}</code>{_to_come(found.recommendation.code)}</div>
+<div class="do" id="code"><code>{"<br>".join(map(escape, found.code.splitlines()))}</code>{_to_come(found.code)}</div>
 {"".join(f'<p class="warning">{escape(text)}</p>' for text in found.warnings)}
 <div class="scroll"><table><tbody>{"".join(_row(name, text) for name, text in rows(found))}</tbody></table></div>
 <h2>Episode lengths</h2>

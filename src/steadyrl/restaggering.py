@@ -9,8 +9,8 @@ from recent lengths and each copy is cut once more.
 
 Where a reset is a step of its own (NEXT_STEP), a copy that has just been reset cannot be cut in that very step. Where
 lengths tell beforehand that this is about to happen (they are fixed, or a time limit ends most episodes), the copy is
-cut two steps earlier as well, which makes room. Otherwise, which happens to a share of about 1 / E[T] of the copies,
-every second one is cut a step later and the others are left a step ahead: off, but evenly to both sides.
+cut two steps earlier as well, which makes room. Otherwise it is left one step ahead; that happens to a share of about
+1 / E[T] of the copies, and the delays asked for allow for it (`resets`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from steadyrl.delays import Delays, design_delays
 from steadyrl.errors import DelaysError
 from steadyrl.phase import Flags, PhaseTracker
-from steadyrl.renewal import EpisodeLengths
+from steadyrl.resets import LIKELY, allowing_for_resets, hazards, unforeseen_ends
 
 DelaysLike: TypeAlias = Delays | ArrayLike | Literal["auto"]
 
@@ -63,12 +63,11 @@ class Restagger:
         self.rng = np.random.default_rng() if rng is None else rng
         self._delays = delays
         self._none = np.zeros(num_envs, dtype=bool)
-        self._odd = np.arange(num_envs) % 2 == 1
         self._due = np.full(num_envs, -1, dtype=np.int64)
         self._hazard = np.zeros(1)  # P(T = k | T >= k), as far as it is known
         self._step = self._last = 0
         self.staggerings = 0
-        """How often the copies were staggered."""
+        """How often the copies were staggered since all were reset."""
         self.reset()
 
     @property
@@ -77,48 +76,46 @@ class Restagger:
         return max(0, self._last - self._step)
 
     def reset(self, mask: Flags | None = None) -> None:
-        """All copies, or those of the mask, were reset. If all, they are in step again, and the delays start anew."""
+        """All copies were reset: they are in step again, and the delays start anew. Or those of the mask: go on."""
         self.tracker.reset(mask)
-        if mask is not None and not mask.all():
+        if mask is not None:
             return
-        self._step = self._last = 0
+        self._step = self._last = self.staggerings = 0
         self._due[:] = -1
         if not self.auto:
-            delays = assigned_delays(self._delays, len(self._due), same_step=self.tracker.same_step, rng=self.rng)
+            delays = self._allowing_for_resets(self._delays) if isinstance(self._delays, Delays) else self._delays
+            assigned = assigned_delays(delays, len(self._due), same_step=self.tracker.same_step, rng=self.rng)
             # Where a reset is a step of its own, the first observation cannot be an end: all restart one step later.
-            self._schedule(delays, offset=0 if self.tracker.same_step else 1)
-            if isinstance(self._delays, Delays):
-                self._expect(self._delays.lengths)
+            self._schedule(assigned, offset=0 if self.tracker.same_step else 1)
 
     def cuts(self, done: Flags) -> Flags:
         """Return who is cut in this step, given whose episode ended in it by itself; call it once a step."""
         self._step += 1
-        cut = self._none
-        if self._step <= self._last:
-            restarting = self.tracker.restarting
-            cut = ((self._due == self._step) | self._in_the_way()) & ~done & ~restarting
-            late = self._odd & restarting & (self._due == self._step)
-            if late.any():
-                self._due[late] += 1
-                self._last = max(self._last, self._step + 1)
-        complete = self.tracker.update(done, cut if cut.any() else None)
-        if complete and self.auto and self._step > self._last + self.tracker.n_steps:
+        cut = self._cuts_in_window(done) if self._step <= self._last else None
+        complete = self.tracker.update(done, cut)
+        if complete and self.auto and self.tracker.phase_locked and self._step > self._last + self.tracker.n_steps:
             self._redesign()
-        return cut
+        return self._none if cut is None else cut
+
+    def _cuts_in_window(self, done: Flags) -> Flags | None:
+        # A copy that ends by itself, or has just been reset, is where a cut would put it (or one step past).
+        cut: Flags = ((self._due == self._step) | self._in_the_way()) & ~done & ~self.tracker.restarting
+        return cut if cut.any() else None
 
     def _redesign(self) -> None:
-        report = self.tracker.report()
-        if not report.phase_locked or report.unresolved > 1 - KNOWN:
+        if self.tracker.report().unresolved > 1 - KNOWN:
             return
         lengths = self.tracker.stream_lengths()
         assert lengths is not None
-        delays = design_delays(lengths, tolerance=self.tracker.tolerance)
+        delays = self._allowing_for_resets(design_delays(lengths, tolerance=self.tracker.tolerance))
         self._schedule(delays.assign(len(self._due), rng=self.rng), offset=1)
-        self._expect(lengths)
 
-    def _expect(self, lengths: EpisodeLengths | None) -> None:
-        if lengths is not None and not self.tracker.same_step:
-            self._hazard = lengths.probabilities / np.maximum(lengths.survival, 1e-300)
+    def _allowing_for_resets(self, delays: Delays) -> Delays:
+        if delays.lengths is None or self.tracker.same_step:
+            return delays
+        self._hazard = hazards(delays.lengths)
+        ends = unforeseen_ends(delays.lengths, delays.window, self.tracker.ages, self.tracker.restarting)
+        return allowing_for_resets(delays, ends)
 
     def _in_the_way(self) -> Flags:
         """Whose reset would fall on the step of its cut: its episode probably ends in the next step."""
@@ -126,7 +123,7 @@ class Restagger:
         if not soon.any() or len(self._hazard) == 1:
             return self._none
         next_age = np.minimum(self.tracker.ages + 2, len(self._hazard) - 1)
-        found: Flags = soon & (self._hazard[next_age] > 0.5)
+        found: Flags = soon & (self._hazard[next_age] > LIKELY)
         return found
 
     def _schedule(self, delays: NDArray[np.int64], offset: int) -> None:

@@ -27,8 +27,9 @@ def print_diagnosis(found: Diagnosis, console: Console) -> None:
     console.print()
     console.print(_strategies(found), highlight=False)
     console.print()
-    console.print(f"[bold green]do[/]  {escape(found.recommendation.code)}", highlight=False, soft_wrap=True)
-    for name in names_to_come(found.recommendation.code):
+    for i, line in enumerate(found.code.splitlines()):
+        console.print(f"[bold green]{'  ' if i else 'do'}[/]  {escape(line)}", highlight=False, soft_wrap=True)
+    for name in names_to_come(found.code):
         console.print(f"    ({name} is not in this version of steadyrl yet)", highlight=False, soft_wrap=True)
     for warning in found.warnings:
         console.print(f"[bold yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
@@ -106,11 +107,18 @@ def _interval(found: Diagnosis) -> str:
     if math.isinf(time.value):
         return "never" if found.lengths.period > 1 else f"not within {1000:,} E[T]"
     high = "never" if math.isinf(time.high) else f"{time.high:,.0f}"
-    return f"after {steps(time.value, mean)} ({time.low:,.0f} to {high} steps, {found.confidence.level:.0%})"
+    between = f"{time.low:,.0f} to {high} steps"
+    if time.low <= time.value < time.high + 1:  # the first whole step after a crossing
+        return f"after {steps(time.value, mean)} ({between}, {found.confidence.level:.0%})"
+    return f"after {steps(time.value, mean)} as observed; noise taken off, {between} ({found.confidence.level:.0%})"
 
 
 def _epsilon(found: Diagnosis) -> str:
-    return "" if found.epsilon is None else f", epsilon = {found.epsilon:.4g}; half of all steps are null"
+    if found.epsilon is None:
+        return ""
+    return (
+        f", epsilon = {found.epsilon:.4g}; {found.recommendation['recursive-epsilon'].waste:.0%} of all steps are null"
+    )
 
 
 def _price(way: Strategy, mean: float) -> str:

@@ -66,7 +66,7 @@ class Strategy:
     waste: float
     """The share of all steps that is thrown away for ever."""
     code: str
-    """The line that applies it."""
+    """The line that applies it, to `envs` or `env`, with `lengths` the distribution that was given."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
 
@@ -225,7 +225,9 @@ def burn_in(lengths: EpisodeLengths, tolerance: float, steps: int, raw: Strategy
         distance,
         tolerance,
         cost=wait,
-        code=f"for _ in range({length}): envs.step(policy(observations))  # and throw them away",
+        code=f"for _ in range({length}): observations, *_ = envs.step(policy(observations))  # and throw them away"
+        if math.isfinite(wait)
+        else "# no burn-in is long enough",
         parameters={"steps": None if math.isinf(wait) else length},
         note=note,
         after=0.0 if math.isfinite(wait) else math.inf,
@@ -315,7 +317,7 @@ def pre_roll(lengths: EpisodeLengths, tolerance: float, steps: int, delays: Dela
         _far_enough(lambda span: delayed_distance(lengths, delays.probabilities, span)[1:], lengths, steps, tolerance),
         tolerance,
         cost=delays.mean,
-        code=f"observations = steadyrl.pre_roll(envs, steadyrl.{made}(lengths, window={delays.window}), policy)",
+        code=f"observations, infos = steadyrl.pre_roll(envs, steadyrl.{made}(lengths, window={delays.window}), policy)",
         parameters={"window": delays.window},
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from steadyrl import diagnosis
 from steadyrl.commands.options import make_arguments
 from steadyrl.diagnosis import analyse
 from steadyrl.errors import RolloutError
-from steadyrl.lengthfiles import read_lengths
+from steadyrl.lengthfiles import read_lengths, write_lengths
 from steadyrl.report import write_report
 from steadyrl.screen import print_diagnosis
 from steadyrl.storage import write_atomically
@@ -50,7 +51,8 @@ def diagnose(
         list[str] | None, typer.Option(help="KEY=VALUE for gymnasium.make, as in max_episode_steps=200; repeatable.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write report.html and diagnosis.json to this directory (made if need be).")
+        Path | None,
+        typer.Option(help="Write report.html, diagnosis.json and lengths.txt to this directory (made if need be)."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
@@ -88,6 +90,9 @@ def diagnose(
             make_arguments=make_arguments(make or []),
             progress=not as_json,
         )
+    file = source if out is None else out / "lengths.txt"
+    if file is not None:
+        found = replace(found, lengths_code=f"lengths = steadyrl.load_lengths({str(file)!r})")
     text = json.dumps(found.as_json(), indent=2)
     if as_json:
         typer.echo(text)
@@ -99,4 +104,6 @@ def diagnose(
         out.mkdir(parents=True, exist_ok=True)
         write_report(found, out / "report.html", command=shlex.join(["steadyrl", *sys.argv[1:]]))
         write_atomically(out / "diagnosis.json", text.encode())
-        console.print(f"wrote {out / 'report.html'} and diagnosis.json", highlight=False, markup=False, soft_wrap=True)
+        write_lengths(found.lengths, found.episodes, out / "lengths.txt")
+        text = f"wrote {out / 'report.html'}, diagnosis.json and lengths.txt"
+        console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -13,7 +13,8 @@ from rich.table import Table
 
 from steadyrl.commands.options import make_arguments
 from steadyrl.confidence import Interval
-from steadyrl.sspg import evaluation
+from steadyrl.sspg.evaluation import Evaluation, record_video
+from steadyrl.sspg.evaluation import evaluate as run_episodes
 
 
 def evaluate(
@@ -41,11 +42,11 @@ def evaluate(
     """
     arguments = make_arguments(make or [])
     if video is not None:  # first: it may turn out that there can be none
-        pictures = evaluation.record_video(
+        pictures = record_video(
             policy, environment, video, deterministic=deterministic, seed=seed, make_arguments=arguments
         )
         Console(stderr=True).print(f"wrote {video}: {pictures:,} pictures", highlight=False, markup=False)
-    found = evaluation.evaluate(
+    found = run_episodes(
         policy,
         environment,
         episodes,
@@ -74,7 +75,7 @@ def _words(interval: Interval) -> str:
     return f"{interval.value:.6g}, 95% interval {interval.low:.6g} to {interval.high:.6g}"
 
 
-def _as_json(found: evaluation.Evaluation, policy: str, environment: str) -> dict[str, object]:
+def _as_json(found: Evaluation, policy: str, environment: str) -> dict[str, object]:
     return {
         "policy": policy,
         "environment": environment,

@@ -12,7 +12,9 @@ from steadyrl.errors import TrainingError
 from steadyrl.rollouts.planning import Backend, Options, choose_backend, cores
 from steadyrl.rollouts.sources import Description, Source
 from steadyrl.sspg.settings import Settings
-from steadyrl.wrappers import EnvPoolVectorEnv, PhaseMonitor, StaggeredVectorEnv
+from steadyrl.wrappers.envpool_vector import EnvPoolVectorEnv
+from steadyrl.wrappers.phase_monitor import PhaseMonitor
+from steadyrl.wrappers.staggered_vector_env import StaggeredVectorEnv
 
 _SEEDS = 7
 """First spawn key of the copies' seeds."""

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from steadyrl.errors import TrainingError
 from steadyrl.policies import forward, linears, network
 from steadyrl.rollouts.policies import HIDDEN
 
@@ -96,7 +97,10 @@ class Critic(nn.Module):
             for rows in torch.as_tensor(rng.permutation(len(returns)), device=seen.device).chunk(parts):
                 loss = (self(seen[rows]) - goal[rows]).square().mean()
                 optimiser.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 optimiser.step()
                 losses.append(loss.detach())
-        return float(torch.stack(losses).mean())
+        found = float(torch.stack(losses).mean())
+        if not math.isfinite(found):
+            raise TrainingError(f"the critic's loss is {found}; a smaller critic_learning_rate would help")
+        return found

@@ -156,4 +156,4 @@ def tensorboard_for(out: Path | None, update: int) -> Any:
         return None
     from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(str(out / "tensorboard"), purge_step=update)  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(out / "tensorboard"), purge_step=update)

@@ -20,7 +20,7 @@ from steadyrl.sspg.learner import Data, Learner
 from steadyrl.sspg.online import Batch, Online
 from steadyrl.sspg.returns import lambda_advantages
 from steadyrl.sspg.settings import Settings
-from steadyrl.sspg.streams import StreamLength
+from steadyrl.sspg.streams import RunningLength
 
 Array = NDArray[np.float64]
 
@@ -75,7 +75,7 @@ class OnlineDrawing:
         self.about = f"backend {backend}: {reason}"
         self._settings, self._seen = settings, observations
         self._online = Online(source, backend, observations, actions, settings)
-        self._length = StreamLength(settings.copies_used)
+        self._length = RunningLength(settings.copies_used)
         self._extra = 0
         if settings.returns == "monte-carlo":
             if description.max_episode_steps is None:
@@ -89,13 +89,12 @@ class OnlineDrawing:
         """Run all copies for the steps of an update."""
         settings = self._settings
         batch = self._online.draw(learner.policy.numpy(), settings.steps_per_update_used + self._extra)
-        self._length.add((batch.terminated | batch.truncated), batch.rewards)
-        estimate = self._length.estimate()
+        self._length.add(batch.ages[1:], batch.terminated | batch.truncated, batch.rewards)
         return Drawn(
             data=self._data(batch, learner),
             observations=self._seen.flattened(batch.rows[:-1].reshape(-1, self._seen.width)),
-            average_episode_length=estimate.value,
-            mean_return=self._length.mean_return(),
+            average_episode_length=self._length.average_episode_length,
+            mean_return=self._length.reward_rate * self._length.average_episode_length,
             phase_distance=float(self._online.phase.distance),
             steps=batch.rewards.size,
         )
@@ -174,9 +173,8 @@ class FreshDrawing:
         # The critic has not seen these samples yet, so as a baseline it leaves the gradient unbiased.
         taken_off = learner.critic.values(inputs) if settings.baseline == "critic" and update else 0.0
         data = Data(features, samples.actions[used], returns - taken_off, inputs, returns)
-        distance = settings.tolerance
         mean_return = float(drawn.episodes.returns.mean())
-        return Drawn(data, observations, drawn.length.value, mean_return, distance, drawn.steps)
+        return Drawn(data, observations, drawn.length.value, mean_return, drawn.when.distance, drawn.steps)
 
     def header(self) -> dict[str, Any]:
         """Return what a checkpoint keeps as JSON."""

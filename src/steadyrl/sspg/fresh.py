@@ -17,7 +17,7 @@ import numpy as np
 from steadyrl.confidence import Interval, mixing_time_or_never
 from steadyrl.errors import MixingTimeError
 from steadyrl.perturbation import Perturbation
-from steadyrl.renewal import EpisodeLengths
+from steadyrl.renewal import EpisodeLengths, phase_distance
 from steadyrl.rollouts.collect import collect_episodes, collect_samples
 from steadyrl.rollouts.episodes import Episodes
 from steadyrl.rollouts.samples import Samples
@@ -37,6 +37,8 @@ class When:
     """t*, of the perturbed process if there is a perturbation."""
     perturbation: Perturbation | None
     average_episode_length: float
+    distance: float
+    """From the steady state, at t*."""
 
 
 @dataclass(frozen=True)
@@ -49,15 +51,15 @@ class FreshData:
     """E[T], from the lengths of whole episodes, independent of the samples."""
     episodes: Episodes
     steps: int
-    """Simulated in all."""
+    """Simulated in all: counted for the episodes, expected for the samples."""
 
 
 def when_steady(lengths: EpisodeLengths, tolerance: float) -> When:
     """Return the cheapest time at which this process is at steady state.
 
     Example:
-        >>> when_steady(EpisodeLengths.from_gymnasium([3]), 0.01).perturbation  # never, unless perturbed
-        Perturbation(epsilon=0.75, recursive=True)
+        >>> when_steady(EpisodeLengths.from_gymnasium([3]), 0.01).perturbation.epsilon  # never, unless perturbed
+        0.75
     """
     mean = lengths.mean
     longest = int(_LONGEST * mean) + 1
@@ -69,8 +71,9 @@ def when_steady(lengths: EpisodeLengths, tolerance: float) -> When:
     if min(raw, perturbed) == math.inf:
         raise MixingTimeError(f"the process is not at steady state within {_LONGEST} E[T], perturbed or not")
     if raw + rest <= (perturbed * share + rest) / share:
-        return When(int(raw), None, mean)
-    return When(int(perturbed), perturbation, mean)
+        return When(int(raw), None, mean, float(phase_distance(lengths, int(raw))[-1]))
+    distance = float(phase_distance(lengths, int(perturbed), perturbation)[-1])
+    return When(int(perturbed), perturbation, mean, distance)
 
 
 def draw_fresh(source: Any, policy: Any, settings: Settings, update: int) -> FreshData:

@@ -21,6 +21,9 @@ from steadyrl.sspg.settings import Settings
 Array = NDArray[np.float64]
 
 
+_ADVICE = "a smaller learning rate or a limit on the gradient (max_gradient_norm) would help"
+
+
 @dataclass(frozen=True)
 class Data:
     """What an update learns from: states at steady state that are neither null nor terminal."""
@@ -74,11 +77,13 @@ class Learner:
         limit = math.inf if settings.max_gradient_norm is None else settings.max_gradient_norm
         norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), limit))
         if not math.isfinite(norm):
-            raise TrainingError(f"the gradient's norm is {norm}")
+            raise TrainingError(f"the gradient's norm is {norm}; {_ADVICE}")
         rate = settings.learning_rate * (left if settings.learning_rate_decay == "linear" else 1.0)
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         self.optimiser.step()
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.policy.parameters()):
+            raise TrainingError(f"the policy's weights are no longer finite numbers; {_ADVICE}")
         return norm
 
     def state(self) -> dict[str, Any]:

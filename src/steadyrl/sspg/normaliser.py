@@ -7,18 +7,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steadyrl.rollouts.policies import Normalisation
+
 Array = NDArray[np.float64]
 
+_KNOWN = 10_000.0  # observations that the normalisation of a trained policy counts for
 _SMALLEST = 1e-4  # deviation below which a value counts as constant
 
 
 class Normaliser:
     """Mean and variance of all observations so far, added batch by batch (Chan's update)."""
 
-    def __init__(self, size: int) -> None:
-        self.count = 0.0
-        self.mean = np.zeros(size)
-        self._squares = np.zeros(size)
+    def __init__(self, size: int, known: Normalisation | None = None) -> None:
+        self.count = 0.0 if known is None else _KNOWN
+        self.mean = np.zeros(size) if known is None else known.mean.copy()
+        self._squares = np.zeros(size) if known is None else np.square(known.std) * _KNOWN
 
     @property
     def std(self) -> Array:

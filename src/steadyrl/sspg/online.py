@@ -21,7 +21,7 @@ from steadyrl.rollouts.policies import Policy
 from steadyrl.rollouts.sources import Source
 from steadyrl.sspg.copies import make_copies
 from steadyrl.sspg.settings import Settings
-from steadyrl.wrappers import PhaseMonitor
+from steadyrl.wrappers.phase_monitor import PhaseMonitor
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -91,7 +91,7 @@ class Online:
                 actions = np.empty((steps, *chosen.shape), chosen.dtype)
             actions[t] = chosen
             if not math.isfinite(chosen.sum()):
-                raise TrainingError("the policy chose an action that is not finite")
+                raise TrainingError("the policy chose an action that is not finite; a smaller learning rate would help")
             rewards[t], terminated[t], truncated[t], cut[t] = self._step(self._codec.sent(chosen))
         rows[steps], ages[steps] = self._rows, self._ages
         self._require_finite(rows, rewards)
@@ -154,4 +154,7 @@ class Online:
     def _require_finite(self, rows: Array, rewards: Array) -> None:
         for what, values in (("an observation", rows), ("a reward", rewards)):
             if not np.isfinite(values).all():
-                raise NonFiniteError(f"{self._source.name} returned {what} that is not finite; nothing survives that")
+                raise NonFiniteError(
+                    f"{self._source.name} returned {what} that is not finite; no policy survives that, so mend the "
+                    "environment"
+                )

@@ -20,10 +20,11 @@ from scipy.special import stdtrit
 
 from steadyrl.confidence import Interval
 from steadyrl.errors import LengthsError
+from steadyrl.lifetable import LifeTable
 
 Array = NDArray[np.float64]
 
-_MEMORY = 4.0  # average episode lengths after which an observation counts 1/e
+_MEMORY = 2.0  # episodes of each copy after which an observation counts 1/e
 
 
 def stream_episode_length(ends: ArrayLike, *, level: float = 0.95) -> Interval:
@@ -63,39 +64,45 @@ def episode_length_of_counts(ends: Array, steps: float, *, level: float = 0.95) 
     return Interval(1 / rate, max(low, 1.0), 1 / (rate - reach) if rate > reach else math.inf)
 
 
-class StreamLength:
-    """A running estimate of E[T] for a policy that changes: steps and ends, the old ones counting less and less.
+class RunningLength:
+    """E[T] and the reward per step of a policy that changes, from its last few episodes, finished or not.
 
-    With the rewards of the same steps it also has the episode-wise performance, E[T] times the reward per step
-    (Theorem 4), which likewise needs no finished episode.
+    Copies that are being brought to steady state are not at it yet, and cutting an episode short takes its end away. So
+    steps are not simply divided by ends: a life table asks at each age how many of its visits were the last, and the
+    ages are then weighted as at steady state.
     """
 
     def __init__(self, copies: int) -> None:
-        self._ends, self._rewards = np.zeros(copies), 0.0
-        self._steps = 0.0
+        self._table = LifeTable(memory=float(max(_MEMORY * copies, 16)))
+        self._rewards = self._steps = 0.0
 
-    def add(self, ends: NDArray[np.bool_], rewards: Array) -> None:
-        """Add [steps, copies] of a stream."""
-        fade = math.exp(-len(ends) / (_MEMORY * self.estimate().value)) if self._steps else 0.0
-        self._ends = self._ends * fade + ends.sum(axis=0)
-        self._steps = self._steps * fade + len(ends)
+    def add(self, ages: NDArray[np.int64], ends: NDArray[np.bool_], rewards: Array) -> None:
+        """Add [steps, copies] of a stream: the ages of the states arrived at, and whether these end their episodes."""
+        self._table.add(np.bincount(ages.ravel()), np.bincount(ages[ends], minlength=1))
+        fade = math.exp(-len(ages) / (_MEMORY * self.average_episode_length))
+        self._steps = self._steps * fade + ages.size
         self._rewards = self._rewards * fade + float(rewards.sum())
 
-    def estimate(self) -> Interval:
-        """Return E[T] with its 95% interval; before any episode has ended, only that it is longer than the stream."""
-        if not self._ends.any():
-            return Interval(self._steps + 1, self._steps + 1, math.inf)
-        return episode_length_of_counts(self._ends, self._steps)
+    @property
+    def average_episode_length(self) -> float:
+        """E[T]; before any episode has ended, what is known of it: that it is longer than any age seen."""
+        survival = self._table.survival()
+        return float(max(survival[1:].sum(), 2.0))
 
-    def mean_return(self) -> float:
-        """Return J_epi, the expected return of an episode."""
-        return self._rewards / (self._steps * len(self._ends)) * self.estimate().value
+    @property
+    def reward_rate(self) -> float:
+        """J_avg, the reward per step; times E[T] it is J_epi (Theorem 4)."""
+        return self._rewards / self._steps
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""
-        return {"ends": self._ends, "steps": np.float64(self._steps), "rewards": np.float64(self._rewards)}
+        return {
+            "visits": self._table.visits,
+            "ends": self._table.ends,
+            "sums": np.array([self._steps, self._rewards]),
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        self._ends = np.array(state["ends"], dtype=float)
-        self._steps, self._rewards = float(state["steps"]), float(state["rewards"])
+        self._table.visits, self._table.ends = np.array(state["visits"]), np.array(state["ends"])
+        self._steps, self._rewards = (float(value) for value in state["sums"])

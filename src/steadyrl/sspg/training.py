@@ -24,7 +24,7 @@ from typing import Any, TextIO
 import numpy as np
 import torch
 
-from steadyrl.errors import EpisodeError, SteadyrlError, TrainingError
+from steadyrl.errors import EpisodeError, SteadyrlError, TrainingError, WrapperError
 from steadyrl.policies import NetworkModule, as_module, make_policy
 from steadyrl.rollouts.codecs import action_codec, observation_codec
 from steadyrl.rollouts.policies import NetworkPolicy, load_policy
@@ -144,7 +144,8 @@ class Run:
         limit = description.max_episode_steps
         critic = Critic(observations.size, limit if settings.truncation == "terminal" else None, rng=self.rng)
         self.learner = Learner(module.to(device), critic.to(device), settings)
-        self.normaliser = Normaliser(observations.size) if settings.normalise_observations else None
+        known = None if begin is None else begin.normalisation
+        self.normaliser = Normaliser(observations.size, known) if settings.normalise_observations else None
         parts = self.source, description, observations, actions, settings
         self.drawing: Drawing = OnlineDrawing(*parts) if settings.method == "online" else FreshDrawing(*parts)
         self.out = None if out is None else Path(out)
@@ -189,7 +190,7 @@ class Run:
         while self._done() < total:
             try:
                 shown = self._one_update()
-            except (TrainingError, EpisodeError, FloatingPointError) as error:
+            except (TrainingError, EpisodeError, WrapperError) as error:
                 raise self._failed(error) from error
             self._record(shown)
             if self.after_update is not None:
@@ -272,12 +273,9 @@ class Run:
     def _done(self) -> int:
         return self.update if self.settings.updates is not None else self.steps
 
-    def _failed(self, error: SteadyrlError | FloatingPointError) -> TrainingError:
+    def _failed(self, error: SteadyrlError) -> TrainingError:
         kept = "" if self.out is None else f"; the last good checkpoint is kept in {str(self.out)!r}"
-        return TrainingError(
-            f"update {self.update + 1}: {error}{kept}; a smaller learning rate, a limit on the gradient "
-            "(max_gradient_norm), or an environment whose numbers stay finite would help"
-        )
+        return TrainingError(f"update {self.update + 1}: {error}{kept}")
 
     def _stop_early(self) -> None:
         if self.out is not None:

@@ -1,10 +1,11 @@
-"""Policies of any kind as one function from observations to actions."""
+"""What acts in an environment, and what it draws from: policies of any kind as one function, and generators."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from steadyrl.errors import PolicyError
@@ -35,6 +36,19 @@ def single_actor(policy: Any, action_space: Any, rng: np.random.Generator) -> Ca
     if not hasattr(policy, "act"):
         return batch_actor(policy, action_space, rng)
     return lambda observation: policy.act(_as_batch(observation), rng)[0]
+
+
+def generator_after_reset(
+    env: gymnasium.Env[Any, Any], seed: int | None, before: np.random.Generator | None
+) -> np.random.Generator:
+    """Return what a wrapper draws from after its environment was reset with this seed.
+
+    It is `env.np_random`. Some environments do not seed that in a reset with a seed, or not as Gymnasium does: then it
+    is a generator of the wrapper's own with that seed, so that what is drawn can be had again.
+    """
+    if seed is None:
+        return env.np_random if before is None else before
+    return env.np_random if env.np_random_seed == seed else np.random.default_rng([seed, 1])
 
 
 def _as_batch(observation: Any) -> Any:

@@ -14,6 +14,8 @@ from gymnasium.utils import RecordConstructorArgs
 
 from steadyrl.errors import PerturbationError, WrapperError
 from steadyrl.perturbation import Perturbation
+from steadyrl.wrappers.acting import generator_after_reset
+from steadyrl.wrappers.arguments import as_element, as_plain
 
 _RECENT = 100  # episodes whose lengths "auto" averages
 
@@ -26,12 +28,12 @@ class PerturbedStarts(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
     arrive as they are, with reward 0.
 
     Null steps are not steps of the environment: a TimeLimit inside (as `gymnasium.make` puts it) does not count
-    them, one around this wrapper does. All randomness is from `self.np_random`, so a seeded reset reproduces.
+    them, one around this wrapper does. Detours are drawn from `self.np_random`, so a seeded reset reproduces.
 
     Args:
         env: the environment.
         perturbation: a `Perturbation`, its epsilon (recursive), its arguments as a dictionary, or "auto": the paper's
-            epsilon = 1 - 1/E[T], E[T] being the mean over this copy's last 100 episodes.
+            epsilon = 1 - 1/E[T], E[T] being the mean over this copy's last 100 episodes (since a reset with a seed).
         null_observation: the observation on the null state; by default the space's element nearest to zero.
         average_episode_length: where "auto" starts from, before any episode has ended.
 
@@ -57,18 +59,19 @@ class PerturbedStarts(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
         RecordConstructorArgs.__init__(
             self,
             perturbation="auto" if self._perturbation is None else _as_arguments(self._perturbation),
-            null_observation=null_observation,
+            null_observation=as_plain(null_observation),
             average_episode_length=average_episode_length,
         )
         gymnasium.Wrapper.__init__(self, env)
         Perturbation.for_average_episode_length(average_episode_length)
         space = env.observation_space
-        self.null_observation = null_element(space) if null_observation is None else null_observation
+        self.null_observation = null_element(space) if null_observation is None else as_element(space, null_observation)
         if not space.contains(self.null_observation):
             raise WrapperError(
                 f"null_observation is {null_observation!r}, which is not in the observation space {space}; a policy "
                 "must be able to look at it (its action is ignored)"
             )
+        self._rng: np.random.Generator | None = None
         self._lengths: deque[int] = deque(maxlen=_RECENT)
         self._first_guess = float(average_episode_length)
         self._left = 0  # null states still ahead, the present one included
@@ -86,19 +89,22 @@ class PerturbedStarts(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment, and go on a detour before showing it."""
         found = self.env.reset(seed=seed, options=options)
+        self._rng = generator_after_reset(self, seed, self._rng)
+        if seed is not None:
+            self._lengths.clear()  # so that it reproduces
         self._steps = 0
-        self._left = int(self.perturbation.draw(1, rng=self.np_random)[0])
+        self._left = int(self.perturbation.draw(1, rng=self._rng)[0])
         if self._left == 0:
             return found
         self._waiting = found
-        return self.null_observation, {"null": True}
+        return deepcopy(self.null_observation), {"null": True}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take an action; on the null state it is ignored."""
         if self._left > 0:
             self._left -= 1
             if self._left > 0:
-                return self.null_observation, 0.0, False, False, {"null": True}
+                return deepcopy(self.null_observation), 0.0, False, False, {"null": True}
             observation, info = self._waiting
             self._waiting = (None, {})
             return observation, 0.0, False, False, info
@@ -117,7 +123,7 @@ def null_element(space: spaces.Space[Any]) -> Any:
         ([1.0, 1.0], np.int64(5))
     """
     if isinstance(space, spaces.Box):
-        return np.clip(np.zeros(space.shape), space.low, space.high).astype(space.dtype)
+        return np.asarray(np.clip(0.0, space.low, space.high), dtype=space.dtype)
     if isinstance(space, spaces.Discrete):
         return space.dtype.type(np.clip(0, space.start, space.start + space.n - 1))
     if isinstance(space, spaces.MultiDiscrete):

@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from steadyrl.errors import PhaseLockWarning
 from steadyrl.phase import PhaseReport, PhaseTracker
 from steadyrl.renewal import EpisodeLengths
-from steadyrl.wrappers.vectors import autoreset_mode, read_mask
+from steadyrl.wrappers.vectors import autoreset_mode, cut_copies, read_mask
 
 
 class PhaseMonitor(VectorWrapper[Any, Any, Any, Any, Any]):
@@ -68,16 +68,14 @@ class PhaseMonitor(VectorWrapper[Any, Any, Any, Any, Any]):
         """Step all copies."""
         found: tuple[Any, Any, Any, Any, dict[str, Any]] = self.env.step(actions)
         done = found[2] | found[3]
-        cut = found[4].get("staggered")
+        cut = cut_copies(found[4])
         complete = self._tracker.update(done, None) if cut is None else self._tracker.update(done & ~cut, cut)
-        if complete and self._warn:
+        if complete and self._warn and self._tracker.phase_locked:
             self._warn_once()
         return found
 
     def _warn_once(self) -> None:
         report = self._tracker.report()
-        if not report.phase_locked:
-            return
         self._warn = False
         warnings.warn(
             f"the {self.num_envs} copies march through their episodes in step: the ages in the last batch are "

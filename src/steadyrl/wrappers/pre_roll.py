@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from steadyrl.restaggering import assigned_delays
 from steadyrl.wrappers.acting import batch_actor
-from steadyrl.wrappers.vectors import autoreset_mode, check_copies, masked_reset, naming_lost_copies
+from steadyrl.wrappers.vectors import autoreset_mode, check_copies, check_inside, masked_reset, naming_lost_copies
 
 
 def pre_roll(
@@ -41,6 +41,7 @@ def pre_roll(
     """
     mode = autoreset_mode(envs)
     check_copies(envs)
+    check_inside(envs, "pre_roll")
     rng = np.random.default_rng(seed)
     delay = assigned_delays(delays, envs.num_envs, same_step=mode != AutoresetMode.NEXT_STEP, rng=rng)
     longest = int(delay.max())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -10,7 +11,8 @@ from gymnasium.utils import RecordConstructorArgs
 
 from steadyrl.delays import Delays
 from steadyrl.errors import DelaysError
-from steadyrl.wrappers.acting import single_actor
+from steadyrl.wrappers.acting import generator_after_reset, single_actor
+from steadyrl.wrappers.arguments import as_delays, as_plain
 
 
 class PreRolledStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -19,11 +21,11 @@ class PreRolledStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
     An observation after a reset is never an end, so delays are those of a stream without terminal states, and
     resets inside take no step: copies that start so are at steady state where resets happen within a step
     (SAME_STEP, Stable-Baselines3). In a NEXT_STEP stream the ends are missing at first, a share of 1/E[T]; `pre_roll`
-    has them too.
+    has them too. A TimeLimit belongs inside: one around this wrapper does not count the steps that were run ahead.
 
     Args:
         env: the environment.
-        delays: `Delays` (as from `design_delays`), or one delay D, at least 1.
+        delays: `Delays` (as from `design_delays`), or P(D = k) for k = 0, 1, ... as a list, or one delay D, at least 1.
         policy: what acts meanwhile: it has `act(observations, rng)`, or is a function of one observation; None
             takes random actions.
 
@@ -33,13 +35,20 @@ class PreRolledStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
         (4, 1)
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], delays: Delays | int, policy: Any = None) -> None:
-        RecordConstructorArgs.__init__(self, delays=delays, policy=policy)
+    def __init__(
+        self, env: gymnasium.Env[Any, Any], delays: Delays | Sequence[float] | int, policy: Any = None
+    ) -> None:
+        RecordConstructorArgs.__init__(self, delays=as_plain(delays), policy=policy)
         gymnasium.Wrapper.__init__(self, env)
-        number = isinstance(delays, int | np.integer) and not isinstance(delays, bool)
-        if not isinstance(delays, Delays) and not (number and delays >= 1):
-            raise DelaysError(f"delays is {delays!r}; give Delays (as from design_delays), or one delay of 1 or more")
-        self._delays = delays.for_same_step() if isinstance(delays, Delays) else int(delays)
+        self._delays: Delays | int
+        if isinstance(delays, int | np.integer) and not isinstance(delays, bool):
+            if delays < 1:
+                raise DelaysError(
+                    f"the delay is {delays}; give Delays (as from design_delays), or a delay of 1 or more"
+                )
+            self._delays = int(delays)
+        else:
+            self._delays = as_delays(delays).for_same_step()
         self._policy = policy
         self._started = False
 
@@ -49,7 +58,7 @@ class PreRolledStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
         if self._started:
             return observation, info
         self._started = True
-        rng = self.np_random
+        rng = generator_after_reset(self, seed, None)
         delay = self._delays if isinstance(self._delays, int) else int(self._delays.draw(1, rng)[0])
         act = single_actor(self._policy, self.action_space, rng)
         for _ in range(delay - 1):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
-from gymnasium.wrappers.vector import NormalizeReward, RecordEpisodeStatistics
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from steadyrl.errors import WrapperError
 from steadyrl.phase import PhaseReport
@@ -14,6 +13,7 @@ from steadyrl.restaggering import DelaysLike, Restagger
 from steadyrl.wrappers.vectors import (
     autoreset_mode,
     check_copies,
+    check_inside,
     masked_reset,
     naming_lost_copies,
     put_info,
@@ -37,12 +37,13 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
     With `delays="auto"` no lengths need be known beforehand: ages are watched, delays are designed from recent lengths,
     and copies are cut again whenever learning has brought them back into step.
 
-    Put wrappers that keep statistics of copies (RecordEpisodeStatistics, NormalizeReward) around this one, not inside.
+    Put wrappers that keep statistics of copies (RecordEpisodeStatistics, NormalizeReward, NormalizeObservation) around
+    this one, not inside.
 
     Args:
         env: the vector environment.
         delays: `Delays` (as from `design_delays`), one whole number a copy, or "auto".
-        seed: which copy gets which delay; None takes it from the seed of `reset`.
+        seed: of which copy gets which delay; None takes the seed of `reset`.
         tolerance: the distance from steady state that "auto" puts up with.
         n_steps: steps of the batches that "auto" watches; take those of an update.
 
@@ -69,7 +70,7 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
         self._mode = autoreset_mode(env)
         super().__init__(env)
         check_copies(env)
-        _check_inside(env, self._mode)
+        check_inside(env, "StaggeredVectorEnv")
         self._seed = seed
         self._restagger = Restagger(
             self.num_envs,
@@ -79,7 +80,7 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
             n_steps=n_steps,
             rng=np.random.default_rng(seed),
         )
-        self._cut = np.zeros(self.num_envs, dtype=bool)  # cut in the last step, and not yet reset
+        self._cut = np.zeros(self.num_envs, dtype=bool)  # cut in the last step (DISABLED: or ended), and not yet reset
 
     @property
     def phase(self) -> PhaseReport:
@@ -93,7 +94,7 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
 
     @property
     def staggerings(self) -> int:
-        """How often the copies were staggered."""
+        """How often the copies were staggered since all were reset."""
         return self._restagger.staggerings
 
     def reset(
@@ -106,8 +107,9 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
                 seed=seed,  # type: ignore[arg-type]  # Gymnasium's own vector environments take lists
                 options=None if options is None else dict(options),
             )
-        if seed is not None and self._seed is None:
-            self._restagger.rng = np.random.default_rng(seed if isinstance(seed, int) else [s or 0 for s in seed])
+        if seed is not None and mask is None:
+            of_reset = seed if isinstance(seed, int) else [s or 0 for s in seed]
+            self._restagger.rng = np.random.default_rng(of_reset if self._seed is None else self._seed)
         self._restagger.reset(mask)
         self._cut[slice(None) if mask is None else mask] = False
         return found
@@ -116,7 +118,7 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
         """Step all copies, and cut those whose time has come."""
         if self._mode == AutoresetMode.DISABLED and self._cut.any():
             raise WrapperError(
-                f"copies {np.flatnonzero(self._cut).tolist()} were truncated in the last step and not reset; with "
+                f"copies {np.flatnonzero(self._cut).tolist()} ended in the last step and were not reset; with "
                 "autoreset disabled, call reset(options={'reset_mask': terminated | truncated}) before the next step"
             )
         with naming_lost_copies(self.env):
@@ -134,6 +136,8 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
             if cut.any():
                 truncated = truncated | cut
                 observations, infos = self._end(observations, infos, cut)
+            if self._mode == AutoresetMode.DISABLED:
+                self._cut = terminated | truncated
         return observations, rewards, terminated, truncated, infos
 
     def _restart(self, observations: Any, infos: dict[str, Any], cut: Any) -> tuple[Any, dict[str, Any]]:
@@ -169,21 +173,4 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
         raise WrapperError(
             f"copies {copies} ended in the very step of their reset, an episode of no action, which no policy acts in; "
             "mend the environment's reset, or draw another start there"
-        )
-
-
-def _check_inside(env: VectorEnv[Any, Any, Any], mode: AutoresetMode) -> None:
-    layer: Any = env
-    while isinstance(layer, VectorWrapper):
-        if isinstance(layer, RecordEpisodeStatistics | NormalizeReward):
-            name = type(layer).__name__
-            raise WrapperError(
-                f"{name} is inside StaggeredVectorEnv, where restarting a copy would wipe what it knows of the others; "
-                f"wrap the other way round: {name}(StaggeredVectorEnv(envs, delays))"
-            )
-        layer = layer.env
-    if isinstance(layer, AsyncVectorEnv) and mode == AutoresetMode.NEXT_STEP and not layer.shared_memory:
-        raise WrapperError(
-            "an AsyncVectorEnv without shared memory resets a copy twice if it is reset in the step after its end; "
-            "use shared_memory=True, or autoreset_mode=AutoresetMode.SAME_STEP"
         )

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 
 from steadyrl.errors import WrapperError
-from steadyrl.wrappers.acting import single_actor
+from steadyrl.wrappers.acting import generator_after_reset, single_actor
 
 _MOST = 100_000  # episodes tried before giving up
 
@@ -19,7 +19,8 @@ class StationaryStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
 
     Episodes of l actions are accepted with probability l / limit, which makes long ones as much likelier as they hold
     more steps; the accepted one is replayed from its seed to an even draw of its l states. So it takes limit / E[l]
-    trials on average, a limit on the steps of an episode, and an environment that replays exactly, which is checked.
+    trials on average, a limit on the steps of an episode, and an environment that replays exactly, which is checked. A
+    TimeLimit belongs inside: one around this wrapper does not count the steps that were replayed.
 
     Args:
         env: the environment.
@@ -53,17 +54,18 @@ class StationaryStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
             return self.env.reset(seed=seed, options=options)
         self._started = True
         self.env.reset(seed=seed, options=options)
-        rng = np.random.default_rng(int(self.np_random.integers(2**63)))  # trials reseed the environment's own
+        drawn = generator_after_reset(self, seed, None).integers(2**63)
+        rng = np.random.default_rng(int(drawn))  # trials reseed the environment's own
         for _ in range(_MOST):
             trial = int(rng.integers(2**31))
-            length, _, _ = self._play(trial, options, self.limit)
+            length, last, _ = self._play(trial, options, self.limit)
             if rng.random() * self.limit < length:
                 break
         else:
             raise WrapperError(f"none of {_MOST:,} episodes was accepted; is the limit of {self.limit:,} far too high?")
+        self._check_replay(trial, options, length, last)
         step = int(rng.integers(length))
         _, observation, info = self._play(trial, options, step)
-        self._check_replay(trial, options, step, observation)
         return observation, info
 
     def _play(self, seed: int, options: dict[str, Any] | None, steps: int) -> tuple[int, Any, dict[str, Any]]:
@@ -79,12 +81,13 @@ class StationaryStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
         return steps, observation, info
 
     def _check_replay(self, seed: int, options: dict[str, Any] | None, steps: int, observation: Any) -> None:
-        """Play it once more: another result means that the simulator does not replay from its seed."""
-        taken, again, _ = self._play(seed, options, steps)
+        """Play it all once more: another end means that the simulator does not replay from its seed."""
+        taken, again, _ = self._play(seed, options, self.limit)
         if taken != steps or not _same(observation, again):
             raise WrapperError(
-                f"the environment is not deterministic: {steps} steps from seed {seed} led to {observation!r} and then "
-                f"to {again!r}; a stationary start replays episodes from their seeds, so use PreRolledStart instead"
+                f"the environment (or the policy) is not deterministic: an episode from seed {seed} ended after "
+                f"{steps} steps in {observation!r}, and replayed after {taken} in {again!r}; a stationary start "
+                "replays episodes from their seeds, so use PreRolledStart instead"
             )
 
 

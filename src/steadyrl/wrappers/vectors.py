@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import wait
 from typing import Any
 
-import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium import spaces
+from gymnasium.spaces.utils import is_space_dtype_shape_equiv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector.utils import iterate
+from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
 from numpy.typing import NDArray
 
 from steadyrl.errors import CopyLostError, WrapperError
 
 Flags = NDArray[np.bool_]
 VectorPolicy = Callable[[Any], Any]
+
+_DYING = 5.0  # seconds in which a process whose pipe is closed has ended
 
 
 def autoreset_mode(envs: VectorEnv[Any, Any, Any]) -> AutoresetMode:
@@ -41,10 +47,30 @@ def check_copies(envs: VectorEnv[Any, Any, Any]) -> None:
         for name, expected, found in zip(
             ("observation", "action"), single, (env.observation_space, env.action_space), strict=True
         ):
-            if expected.shape != found.shape or expected.dtype != found.dtype or type(expected) is not type(found):
+            # Gymnasium lets the bounds of observations differ (observation_mode="different").
+            if expected != found and (name == "action" or not is_space_dtype_shape_equiv(expected, found)):
                 raise WrapperError(
                     f"copy {i} has the {name} space {found}, the others {expected}; copies must be alike"
                 )
+
+
+def check_inside(envs: VectorEnv[Any, Any, Any], name: str) -> None:
+    """Refuse what cannot stand that single copies are restarted: statistics of all copies, and Gymnasium's own gaps."""
+    layer: Any = envs
+    while isinstance(layer, VectorWrapper):
+        if isinstance(layer, RecordEpisodeStatistics | NormalizeReward | NormalizeObservation):
+            wrapper = type(layer).__name__
+            raise WrapperError(
+                f"{wrapper} is inside {name}, where restarting a copy would wipe or change what it knows of the "
+                f"others; wrap the other way round, {wrapper} outermost"
+            )
+        layer = layer.env
+    mode = layer.metadata.get("autoreset_mode")
+    if isinstance(layer, AsyncVectorEnv) and mode == AutoresetMode.NEXT_STEP and not layer.shared_memory:
+        raise WrapperError(
+            "an AsyncVectorEnv without shared memory resets a copy twice if it is reset in the step after its end; "
+            "use shared_memory=True, or autoreset_mode=AutoresetMode.SAME_STEP"
+        )
 
 
 def read_mask(options: dict[str, Any] | None) -> Flags | None:
@@ -55,33 +81,42 @@ def read_mask(options: dict[str, Any] | None) -> Flags | None:
 def masked_reset(envs: VectorEnv[Any, Any, Any], mask: Flags, before: Any) -> tuple[Any, dict[str, Any]]:
     """Reset some copies; return their observations among those of the others, and infos of theirs."""
     observations, infos = envs.reset(options={"reset_mask": mask.copy()})
-    if not all(np.array_equal(a, b, equal_nan=True) for a, b in _kept_rows(observations, before, ~mask)):
+    space = envs.single_observation_space
+    if not _same_rows(space, observations, before, ~mask):
         raise WrapperError(
             f"{type(envs.unwrapped).__name__} has reset copies outside options['reset_mask']; single copies cannot be "
             "restarted in it, so use SyncVectorEnv or AsyncVectorEnv (make_vec(id, vectorization_mode='sync'))"
         )
-    return replace_rows(before, observations, mask), infos
+    return replace_rows(space, before, observations, mask), infos
 
 
-def replace_rows(batch: Any, other: Any, mask: Flags) -> Any:
-    """Return the batch with the rows of the mask taken from another; neither is changed."""
+def replace_rows(space: spaces.Space[Any], batch: Any, other: Any, mask: Flags) -> Any:
+    """Return the batch with the rows of the mask taken from another; neither is changed. The space is a copy's."""
+    if isinstance(space, spaces.Dict):
+        return {key: replace_rows(part, batch[key], other[key], mask) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(
+            replace_rows(part, one, two, mask) for part, one, two in zip(space.spaces, batch, other, strict=True)
+        )
     if isinstance(batch, np.ndarray):
         result = batch.copy()
         result[mask] = other[mask]
         return result
-    if isinstance(batch, dict):
-        return {key: replace_rows(value, other[key], mask) for key, value in batch.items()}
-    if isinstance(batch, tuple) and all(isinstance(part, np.ndarray) and len(part) == len(mask) for part in batch):
-        return tuple(replace_rows(part, theirs, mask) for part, theirs in zip(batch, other, strict=True))
-    return tuple(theirs if flag else ours for ours, theirs, flag in zip(batch, other, mask, strict=True))
+    return tuple(two if flag else one for one, two, flag in zip(batch, other, mask, strict=True))
 
 
 def single_observation(envs: VectorEnv[Any, Any, Any], batch: Any, copy: int) -> Any:
     """Return a copy of one row of batched observations."""
-    for i, row in enumerate(gymnasium.vector.utils.iterate(envs.observation_space, batch)):
+    for i, row in enumerate(iterate(envs.observation_space, batch)):
         if i == copy:
             return _copied(row)
     raise IndexError(copy)
+
+
+def cut_copies(infos: dict[str, Any]) -> Flags | None:
+    """Return which copies were cut short in this step, from batched infos; None if none was."""
+    found = [part["staggered"] for part in (infos, infos.get("final_info", {})) if "staggered" in part]
+    return np.logical_or.reduce(np.array(found, dtype=bool)) if found else None
 
 
 def take_info(infos: dict[str, Any], copy: int) -> dict[str, Any]:
@@ -97,8 +132,9 @@ def take_info(infos: dict[str, Any], copy: int) -> dict[str, Any]:
             taken[key] = take_info(value, copy)
         else:
             infos[key] = value.copy()
-            taken[key] = value[copy]
-            infos[key][copy] = None if value.dtype == object else 0
+            one = value[copy]
+            taken[key] = bool(one) if isinstance(one, np.bool_) else one  # Gymnasium batches only Python's as flags
+            infos[key][copy] = None if value.dtype == object else np.zeros((), value.dtype)[()]
         mask[copy] = False
         if not mask.any():
             del infos[key], infos[f"_{key}"]
@@ -112,15 +148,22 @@ def put_info(envs: Any, infos: dict[str, Any], info: dict[str, Any], copy: int) 
 
 @contextmanager
 def naming_lost_copies(envs: Any) -> Iterator[None]:
-    """Turn the death of a copy into an error that says which one it was."""
+    """Turn the death of a copy into an error that says which one it was.
+
+    Workers of an AsyncVectorEnv are shut down then: one that died leaves the others' answers unread, and Gymnasium's
+    own `close` would wait for ever.
+    """
     try:
         yield
     except WrapperError:
         raise
     except Exception as error:
-        copies = _lost_copies(envs, error)
+        workers = hasattr(envs.unwrapped, "processes")
+        copies = _lost_workers(envs.unwrapped, error) if workers else _raising(envs, error)
         if not copies:
             raise
+        if isinstance(envs.unwrapped, AsyncVectorEnv):
+            _shut_down(envs.unwrapped, copies)
         which = f"copy {copies[0]}" if len(copies) == 1 else f"copies {list(copies)}"
         lost = CopyLostError(
             f"{which} of {type(envs.unwrapped).__name__} died or raised ({type(error).__name__}: {error}); its episode "
@@ -130,33 +173,47 @@ def naming_lost_copies(envs: Any) -> Iterator[None]:
         raise lost from error
 
 
-def _lost_copies(envs: Any, error: Exception) -> tuple[int, ...]:
-    processes = getattr(envs.unwrapped, "processes", None)
-    if processes is not None:
-        living = [process.sentinel for process in processes if process is not None and process.is_alive()]
-        if len(living) == len(processes) and isinstance(error, EOFError | ConnectionError):
-            wait(living, timeout=5.0)  # its pipe is closed already: it is about to be gone
-        return tuple(i for i, process in enumerate(processes) if process is None or not process.is_alive())
+def _lost_workers(envs: Any, error: Exception) -> tuple[int, ...]:
+    if envs.closed:
+        return ()
+    broken = [i for i, pipe in enumerate(getattr(envs, "parent_pipes", ())) if pipe is None]  # raised, and was shut
+    sentinels = [process.sentinel for process in envs.processes]
+    dying = isinstance(error, EOFError | OSError) and not broken  # its pipe is closed before it is gone
+    dead = wait(sentinels, timeout=_DYING if dying else 0.0)
+    return tuple(i for i, sentinel in enumerate(sentinels) if i in broken or sentinel in dead)
+
+
+def _shut_down(envs: Any, copies: tuple[int, ...]) -> None:
+    for i in copies:
+        if envs.parent_pipes[i] is not None:
+            envs.parent_pipes[i].close()
+            envs.parent_pipes[i] = None
+    with warnings.catch_warnings():  # that a step is pending
+        warnings.simplefilter("ignore")
+        envs.close(terminate=True)
+
+
+def _raising(envs: Any, error: Exception) -> tuple[int, ...]:
     trace = error.__traceback__
     while trace is not None:  # a loop over copies in this process: its counter says which one raised
         frame = trace.tb_frame
         counter = frame.f_locals.get("i", frame.f_locals.get("env_idx"))  # Gymnasium's name, Stable-Baselines3's
-        if frame.f_locals.get("self") is envs.unwrapped and isinstance(counter, int):
+        inside = frame.f_locals.get("self") is envs.unwrapped and trace.tb_next is not None
+        if inside and isinstance(counter, int):
             return (counter,)
         trace = trace.tb_next
     return ()
 
 
-def _kept_rows(after: Any, before: Any, kept: Flags) -> Iterator[tuple[Any, Any]]:
-    if isinstance(after, np.ndarray):
-        if after.dtype.kind in "biuf":
-            yield after[kept], before[kept]
-    elif isinstance(after, dict):
-        for key, value in after.items():
-            yield from _kept_rows(value, before[key], kept)
-    elif isinstance(after, tuple) and all(isinstance(part, np.ndarray) and len(part) == len(kept) for part in after):
-        for one, other in zip(after, before, strict=True):
-            yield from _kept_rows(one, other, kept)
+def _same_rows(space: spaces.Space[Any], after: Any, before: Any, kept: Flags) -> bool:
+    """Whether numbers in these rows are the same; what is not numbers is not compared."""
+    if isinstance(space, spaces.Dict):
+        return all(_same_rows(part, after[key], before[key], kept) for key, part in space.spaces.items())
+    if isinstance(space, spaces.Tuple):
+        return all(_same_rows(part, a, b, kept) for part, a, b in zip(space.spaces, after, before, strict=True))
+    if isinstance(after, np.ndarray) and after.dtype.kind in "biuf":
+        return bool(np.array_equal(after[kept], before[kept], equal_nan=True))
+    return True
 
 
 def _copied(value: Any) -> Any:

@@ -16,7 +16,7 @@ from steadyrl.phase import PhaseReport, PhaseTracker
 from steadyrl.renewal import phase_mixing_time
 
 _WITHOUT_ROLLOUTS = 16  # steps of a batch, for algorithms that have none of their own
-_BEYOND_DOUBT = 1.62  # times the noise of one batch in a thousand: 5 standard errors, for a long run has many batches
+_BEYOND_DOUBT = 1.5  # times the noise of one batch in a thousand: some 5 standard errors, for many batches
 _NEVER = 100  # average episode lengths after which mixing is not worth waiting for
 _MOVED = 0.02  # relative change of E[T] after which the mixing time is computed anew
 _OLD = 50  # reports after which it is in any case

@@ -27,6 +27,9 @@ class SteadyVecEnv(VecEnvWrapper):
     cut have `infos[i]["staggered"]`; a `Monitor` underneath leaves them out of its statistics, a `VecMonitor` on
     top does not.
 
+    Under `VecNormalize`, Stable-Baselines3's `EvalCallback` wants the evaluation environment to have the same layers:
+    `VecNormalize(SteadyVecEnv(eval_venv, [1] * n))` cuts nothing.
+
     Args:
         venv: a DummyVecEnv, SubprocVecEnv, EnvPoolVecEnv, or another that is no wrapper.
         delays: "auto" watches the copies' ages and staggers them whenever they are out of step; `Delays`, as from
@@ -77,7 +80,8 @@ class SteadyVecEnv(VecEnvWrapper):
     def step_wait(self) -> Any:
         """Finish the step, and cut those whose time has come."""
         with naming_lost_copies(self.venv):
-            observations, rewards, dones, infos = self.venv.step_wait()
+            observations, rewards, found, infos = self.venv.step_wait()
+        dones = np.asarray(found, dtype=bool)  # SubprocVecEnv passes on whatever the environments call true
         for i in np.flatnonzero(dones):
             self.reset_infos[i] = self.venv.reset_infos[i]
         cut = self.staggering.cuts(dones)

@@ -1,0 +1,49 @@
+"""Arguments of wrappers as JSON can hold them, so that an environment's spec can be written down and made again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from steadyrl.arrays import as_numbers
+from steadyrl.delays import Delays
+from steadyrl.errors import DelaysError
+from steadyrl.renewal import EpisodeLengths
+
+
+def as_plain(value: Any) -> Any:
+    """Return a value as JSON can hold it: numbers, text, lists and dictionaries."""
+    if isinstance(value, Delays):
+        lengths = None if value.lengths is None else value.lengths.probabilities.tolist()
+        return {"probabilities": value.probabilities.tolist(), "distance": value.distance, "lengths": lengths}
+    if isinstance(value, Mapping):
+        return {key: as_plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_plain(one) for one in value]
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def as_element(space: spaces.Space[Any], value: Any) -> Any:
+    """Return a value as the space has it: lists become arrays and tuples."""
+    if isinstance(space, spaces.Dict) and isinstance(value, Mapping):
+        return {key: as_element(space[key], one) if key in space.spaces else one for key, one in value.items()}
+    if isinstance(space, spaces.Tuple) and isinstance(value, list | tuple) and len(value) == len(space.spaces):
+        return tuple(as_element(part, one) for part, one in zip(space.spaces, value, strict=True))
+    if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary) and isinstance(
+        value, list | tuple | int | float
+    ):
+        return np.asarray(value, dtype=space.dtype)
+    return value
+
+
+def as_delays(value: Any) -> Delays:
+    """Return delays that were written down, or P(D = k) for k = 0, 1, ... as a list."""
+    if isinstance(value, Delays):
+        return value
+    if isinstance(value, Mapping):
+        lengths = value.get("lengths")
+        return Delays(value["probabilities"], value["distance"], None if lengths is None else EpisodeLengths(lengths))
+    return Delays(as_numbers("delays", value, DelaysError), float("nan"))
