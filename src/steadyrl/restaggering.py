@@ -90,12 +90,17 @@ class Restagger:
 
     def cuts(self, done: Flags) -> Flags:
         """Return who is cut in this step, given whose episode ended in it by itself; call it once a step."""
+        cut = self.cuts_if_any(done)
+        return self._none if cut is None else cut
+
+    def cuts_if_any(self, done: Flags) -> Flags | None:
+        """The same, but None if nobody is."""
         self._step += 1
         cut = self._cuts_in_window(done) if self._step <= self._last else None
         complete = self.tracker.update(done, cut)
         if complete and self.auto and self.tracker.phase_locked and self._step > self._last + self.tracker.n_steps:
             self._redesign()
-        return self._none if cut is None else cut
+        return cut
 
     def _cuts_in_window(self, done: Flags) -> Flags | None:
         # A copy that ends by itself, or has just been reset, is where a cut would put it (or one step past).
