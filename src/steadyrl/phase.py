@@ -86,22 +86,31 @@ class PhaseTracker:
             raise DelaysError(f"tolerance is {tolerance!r}; it must be a distance above 0 and at most 1")
         self.num_envs, self.n_steps = int(num_envs), int(n_steps)
         self.same_step, self.tolerance = same_step, tolerance
-        self.ages = np.ones(self.num_envs, dtype=np.int64)
-        """Of the states that the copies are in now."""
+        self._now = np.ones(self.num_envs, dtype=np.int64)  # ages before the steps that are not worked off yet
         self.table = LifeTable(memory=max(_MEMORY * num_envs, 256.0))
         self._restarting = np.zeros(self.num_envs, dtype=bool)  # NEXT_STEP: their next step is the reset
         self._ages = np.empty((self.n_steps, self.num_envs), dtype=np.int64)
         self._done = np.empty((self.n_steps, self.num_envs), dtype=bool)
-        self._filled = 0
+        self._restart = np.empty((self.n_steps, self.num_envs), dtype=bool)  # done or cut
+        self._filled = self._worked_off = 0  # rows of the batch with flags, and with ages
         self._steps = self._ends = 0
         self._distance = self._noise = math.nan
         self._batch: NDArray[np.int64] | None = None  # visits to each age in the last batch, while not measured
         self._floor = _Floor()
 
     @property
+    def ages(self) -> NDArray[np.int64]:
+        """Of the states that the copies are in now."""
+        self._work_off()
+        return self._now
+
+    @property
     def restarting(self) -> Flags:
         """Which copies' next step is their reset."""
-        return self._restarting
+        if self.same_step or self._worked_off == self._filled:
+            return self._restarting
+        last: Flags = self._restart[self._filled - 1]
+        return last
 
     @property
     def phase_locked(self) -> bool:
@@ -112,7 +121,8 @@ class PhaseTracker:
     def reset(self, mask: Flags | None = None) -> None:
         """All copies, or those of the mask, were reset."""
         at = slice(None) if mask is None else mask
-        self.ages[at] = 1
+        self._work_off()
+        self._now[at] = 1
         self._restarting[at] = False
 
     def update(self, done: Flags, cut: Flags | None = None) -> bool:
@@ -122,18 +132,8 @@ class PhaseTracker:
             done: whose episode ended by itself (terminated or truncated).
             cut: whose episode was cut short from outside; `done` is not set for these.
         """
-        restart = done if cut is None else done | cut
-        row = self._filled
-        if self.same_step:
-            self._ages[row] = self.ages  # where the action was taken
-            self.ages += 1
-            np.putmask(self.ages, restart, 1)
-        else:
-            self.ages += 1
-            np.putmask(self.ages, self._restarting, 1)
-            self._ages[row] = self.ages  # what it led to
-            self._restarting = restart.copy()
-        self._done[row] = done
+        self._done[self._filled] = done
+        self._restart[self._filled] = done if cut is None else done | cut
         self._filled += 1
         if self._filled < self.n_steps:
             return False
@@ -170,14 +170,40 @@ class PhaseTracker:
         plain = self.table.visits.sum() / ends if survival[-1] > self.tolerance else 0.0
         return float(max(survival[1:].sum(), plain)) + self.same_step
 
+    def _work_off(self) -> None:
+        """Find the ages in the rows whose flags have come in since: 1 after a restart, and else one more."""
+        first, last = self._worked_off, self._filled
+        if first == last:
+            return
+        restart = self._restart[first:last]
+        row = np.arange(last - first)[:, None]
+        since = np.empty((last - first, self.num_envs), dtype=np.int64)  # the row after the last restart; -1 for none
+        if self.same_step:  # ages where the action was taken
+            since[0] = -1
+            since[1:] = np.where(restart[:-1], row[1:], -1)
+            before = self._now
+        else:  # ages of what it led to
+            since[0] = np.where(self._restarting, 0, -1)
+            since[1:] = np.where(restart[:-1], row[1:], -1)
+            before = self._now + 1
+        np.maximum.accumulate(since, axis=0, out=since)
+        ages = np.where(since >= 0, row - since + 1, before + row)
+        self._ages[first:last] = ages
+        self._worked_off = last
+        if self.same_step:
+            self._now = np.where(restart[-1], 1, ages[-1] + 1)
+        else:
+            self._now, self._restarting = ages[-1].copy(), restart[-1].copy()
+
     def _finish_batch(self) -> None:
+        self._work_off()
         ages, done = self._ages.ravel(), self._done.ravel()
         visits = np.bincount(ages)
         ends = np.bincount(ages[done], minlength=1)
         self.table.add(visits, ends)
         self._steps += len(ages)
         self._ends += int(ends.sum())
-        self._filled = 0
+        self._filled = self._worked_off = 0
         self._batch = visits if self._ends else None
 
     def _measure(self) -> None:

@@ -132,7 +132,7 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
                     np.where(ended, 0, x).astype(x.dtype) for x in (rewards, terminated, truncated)
                 )
             done = terminated | truncated
-            if done.any() and (done & self._restagger.tracker.restarting).any():
+            if self._mode == AutoresetMode.NEXT_STEP and (done & self._restagger.tracker.restarting).any():
                 self._complain(done)
             cut = self._restagger.cuts_if_any(done)
             self._any_cut = cut is not None
