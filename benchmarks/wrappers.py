@@ -125,7 +125,7 @@ def ppo(rounds: int) -> list[dict[str, Any]]:
         callback = SteadyStateCallback() if steady else None
 
         def rate() -> float:
-            begin, steps = time.perf_counter(), 16 * N_STEPS * 256
+            begin, steps = time.perf_counter(), 4 * N_STEPS * 256
             model.learn(steps, callback=callback, reset_num_timesteps=False)
             return steps / (time.perf_counter() - begin)
 

@@ -328,6 +328,7 @@ def ascent_of_known_slope(settings, *, noise):
                 "returns": shared[0],
                 "ends": shared[1],
                 "parameters": np.zeros(3),
+                "gradient": np.array([math.sqrt(squared), 0.0, 0.0]),
             }
         )
         performance += settings.learning_rate * squared

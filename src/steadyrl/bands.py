@@ -26,7 +26,7 @@ and in it the whole estimate is made again, shrinkage and all. How far its mean 
 estimate's bias, which is taken off; its percentiles around its mean are the band. With R resamples a percentile p is
 the (R + 1) p-th in order, which is exact for every R.
 
-What it covers is measured for seven kinds of lengths and three numbers of episodes in
+What it covers is measured for several kinds of lengths and numbers of episodes (`benchmarks/diagnosis.py kinds`) in
 benchmarks/results/diagnosis.json. It is least sure up to one average episode length, and where there are fewer
 episodes than different lengths.
 """

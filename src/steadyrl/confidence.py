@@ -195,7 +195,9 @@ def perturbed_mixing_time(
 ) -> Interval:
     """Return the mixing time under a perturbation with its interval, by half-samples; the perturbation stays the same.
 
-    Where lengths and time are long the ends are not computed, and not a number.
+    It takes lengths x time for each half-sample, so there are at most 60, and the interval is rougher than the raw
+    one's: at 90% it covered 77% to 87% in trials with geometric and normal lengths. Where lengths and time are long the
+    ends are not computed, and not a number.
     """
     _check_level(level)
     reach = int(1000 * lengths.mean) + 1

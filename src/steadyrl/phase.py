@@ -100,6 +100,11 @@ class PhaseTracker:
         """Which copies' next step is their reset."""
         return self._restarting
 
+    @property
+    def phase_locked(self) -> bool:
+        """Whether the distance of the last complete batch is above the tolerance and beyond chance."""
+        return bool(self._distance > max(self.tolerance, self._noise))
+
     def reset(self, mask: Flags | None = None) -> None:
         """All copies, or those of the mask, were reset."""
         at = slice(None) if mask is None else mask
@@ -133,7 +138,6 @@ class PhaseTracker:
 
     def report(self) -> PhaseReport:
         """Return what the last complete batch showed."""
-        locked = self._distance > max(self.tolerance, self._noise)
         survival = self.table.survival()
         return PhaseReport(
             distance=self._distance,
@@ -141,7 +145,7 @@ class PhaseTracker:
             average_episode_length=self._average_episode_length(survival),
             steps=self._steps,
             ends=self._ends,
-            phase_locked=bool(locked),
+            phase_locked=self.phase_locked,
             unresolved=float(survival[-1]),
         )
 

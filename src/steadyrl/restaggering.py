@@ -91,18 +91,19 @@ class Restagger:
     def cuts(self, done: Flags) -> Flags:
         """Return who is cut in this step, given whose episode ended in it by itself; call it once a step."""
         self._step += 1
-        cut = self._none
-        if self._step <= self._last:
-            # A copy that ends by itself, or has just been reset, is where a cut would put it (or one step past).
-            cut = ((self._due == self._step) | self._in_the_way()) & ~done & ~self.tracker.restarting
-        complete = self.tracker.update(done, cut if cut.any() else None)
-        if complete and self.auto and self._step > self._last + self.tracker.n_steps:
+        cut = self._cuts_in_window(done) if self._step <= self._last else None
+        complete = self.tracker.update(done, cut)
+        if complete and self.auto and self.tracker.phase_locked and self._step > self._last + self.tracker.n_steps:
             self._redesign()
-        return cut
+        return self._none if cut is None else cut
+
+    def _cuts_in_window(self, done: Flags) -> Flags | None:
+        # A copy that ends by itself, or has just been reset, is where a cut would put it (or one step past).
+        cut: Flags = ((self._due == self._step) | self._in_the_way()) & ~done & ~self.tracker.restarting
+        return cut if cut.any() else None
 
     def _redesign(self) -> None:
-        report = self.tracker.report()
-        if not report.phase_locked or report.unresolved > 1 - KNOWN:
+        if self.tracker.report().unresolved > 1 - KNOWN:
             return
         lengths = self.tracker.stream_lengths()
         assert lengths is not None

@@ -73,29 +73,35 @@ class NoisyActions(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class Ascent:
-    """A Gaussian policy on its way up, as a flat vector of parameters."""
+    """A Gaussian policy on its way up, as a flat vector of the parameters that are trained.
 
-    def __init__(self, environment: str, lab: Lab) -> None:
+    Its deviation stays what it is (one) unless `train_deviation`: as it falls, performance becomes a steeper function
+    of the mean, and a constant learning rate ends up stepping from one side of the ridge to the other.
+    """
+
+    def __init__(self, environment: str, lab: Lab, *, train_deviation: bool = False) -> None:
         from steadyrl.policies import as_module
 
         task = lab.task(environment, "gaussian")
         self.environment, self._lab = environment, lab
         policy: Any = task.policy
         self.module = as_module(policy, task.observations, task.actions).double()
+        self.module.log_std.requires_grad_(train_deviation)
+        self._trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     @property
     def parameters(self) -> Array:
-        """All parameters, flat."""
+        """All that are trained, flat."""
         import torch
 
-        flat: Array = torch.nn.utils.parameters_to_vector(self.module.parameters()).detach().numpy().copy()
+        flat: Array = torch.nn.utils.parameters_to_vector(self._trained).detach().numpy().copy()
         return flat
 
     @parameters.setter
     def parameters(self, flat: Array) -> None:
         import torch
 
-        torch.nn.utils.vector_to_parameters(torch.as_tensor(flat), self.module.parameters())
+        torch.nn.utils.vector_to_parameters(torch.as_tensor(flat), self._trained)
 
     def gradients(
         self, label: str, episodes: int, *, seed: int, baseline: Baseline, chunk: int, groups: int

@@ -30,7 +30,7 @@ SETTLED = 0.05
 """A mean has settled when it stays within this many of its steady-state standard deviations: what an eye can see."""
 SPAN = 6.0
 """Average episode lengths shown under the perturbation."""
-_HALVES = 40  # half-samples of groups, for the interval of settling times
+_HALVES, _FEW_HALVES = 40, 8  # half-samples of groups, for the interval of settling times; where there are few groups
 _LEVEL = 0.001  # chance that the largest of all differences to brute force is called one although there is none
 
 
@@ -135,7 +135,8 @@ def _settling(
     whole = _last_to_settle(sums, times, perturbation, lengths.mean)
     rng = np.random.default_rng(seed)
     halves = []
-    for _ in range(_HALVES if len(sums) >= 8 and math.isfinite(whole) else 0):
+    count = _HALVES if len(sums) >= 16 else _FEW_HALVES if len(sums) >= 8 else 0
+    for _ in range(count if math.isfinite(whole) else 0):
         half = rng.permutation(len(sums))[: len(sums) // 2]
         halves.append(_last_to_settle([sums[i] for i in half], times, perturbation, lengths.mean))
     low, high = np.quantile(halves, [0.05, 0.95]) if halves else (whole, whole)
@@ -240,7 +241,7 @@ def draw_means(axes: Any, arrays: Any, kind: str) -> None:
         axes.fill_between(
             time, mean[:, j] - error[:, j], mean[:, j] + error[:, j], color=colour, alpha=0.15, lw=0, rasterized=True
         )
-        axes.plot(time, mean[:, j], color=colour, linewidth=0.7, rasterized=mean.shape[1] > 30)
+        axes.plot(time, mean[:, j], color=colour, linewidth=0.7, rasterized=mean.shape[1] > 12)
         if dots is not None:
             axes.plot(arrays[f"{kind} check time"], dots[:, j], ".", color=colour, markersize=2.5)
     axes.axhspan(-SETTLED, SETTLED, color=QUIET, alpha=0.12, linewidth=0)

@@ -286,7 +286,7 @@ EXPERIMENT = Experiment(
     title="Section 6.1 and appendix E: what discounted few-step estimators compute",
     claim="A3C's estimator is not the policy gradient: it discounts, drops E[T] - 1, and does not wait.",
     settings={
-        "quick": Settings(updates=60, trap_updates=60, lake_rate=20.0),
+        "quick": Settings(updates=40, trap_updates=30),
         "laptop": Settings(),
         "paper": Settings(),
     },

@@ -110,6 +110,7 @@ def panel_finding(entry: Any, panel: Panel) -> Finding:
     mean = entry["E[T]"]["value"]
     time = {end: entry[key][end] / mean for end in ("value", "low", "high")}
     text = f"means settle {when_text(settles, entry)}; phase distance below 0.01 {when_text(time, entry)}"
+    text += f" (CV of T {entry['CV']['value']:.3g})"
     letter = f"({panel.letter}) " if panel.letter else ""
     title = f"{letter}{panel.environment}{'' if kind == 'raw' else ' perturbed'}"
     if math.isinf(panel.claim):
@@ -122,7 +123,11 @@ def panel_finding(entry: Any, panel: Panel) -> Finding:
     if late or early:
         apart = measured["apart at"].get(f"{panel.claim:g}")
         why = f"by our measure ({SETTLED} standard deviations) means settle {'later' if late else 'sooner'}"
-        why += "" if apart is None else f"; at {panel.claim:g} AEL they are up to {apart:.2g} standard deviations off"
+        why += (
+            ""
+            if apart is None or early
+            else f"; at {panel.claim:g} AEL they are up to {apart:.2g} standard deviations off"
+        )
     return Finding(claim, text, not (late or early), why)
 
 

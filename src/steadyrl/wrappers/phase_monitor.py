@@ -70,14 +70,12 @@ class PhaseMonitor(VectorWrapper[Any, Any, Any, Any, Any]):
         done = found[2] | found[3]
         cut = cut_copies(found[4])
         complete = self._tracker.update(done, None) if cut is None else self._tracker.update(done & ~cut, cut)
-        if complete and self._warn:
+        if complete and self._warn and self._tracker.phase_locked:
             self._warn_once()
         return found
 
     def _warn_once(self) -> None:
         report = self._tracker.report()
-        if not report.phase_locked:
-            return
         self._warn = False
         warnings.warn(
             f"the {self.num_envs} copies march through their episodes in step: the ages in the last batch are "
