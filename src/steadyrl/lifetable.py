@@ -20,6 +20,7 @@ from steadyrl.renewal import EpisodeLengths
 Array = NDArray[np.float64]
 
 _SURPRISE = 4.5  # standard errors; an unchanged policy is that far off, at some age, once in some 10,000 looks
+_ENOUGH = 4096  # visits after which it looks again
 _FAINT = 1e-9
 
 
@@ -32,13 +33,15 @@ class LifeTable:
         self.ends = np.zeros(64)
         self._late_visits = np.zeros(64)  # since the table was last doubted, or since an eighth of its memory
         self._late_ends = np.zeros(64)
+        self._unread = 0  # visits since lately was last compared with the table
 
     def add(self, visits: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
         """Take in a batch: counts at ages 0, 1, 2, ... (age 0 is not used)."""
         self._make_room(len(visits))
         self._late_visits[: len(visits)] += visits
         self._late_ends[: len(ends)] += ends
-        expected, doubted = self._compare()
+        self._unread += int(visits.sum())
+        expected, doubted = self._compare() if self._unread >= _ENOUGH else (0.0, False)
         keep = max(0.0, 1 - int(ends.sum()) / self.memory)
         self.visits *= keep
         self.ends *= keep
@@ -60,6 +63,7 @@ class LifeTable:
 
     def _compare(self) -> tuple[float, bool]:
         """Return the ends expected lately under the table, and whether those seen up to some age are beyond chance."""
+        self._unread = 0
         visits, known = self._late_visits, self.visits
         seen = known > 1
         hazard = np.divide(self.ends, known, out=np.zeros(len(known)), where=seen)

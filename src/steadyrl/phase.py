@@ -35,6 +35,8 @@ _MEMORY = 8  # episodes a copy from which the stationary ages are known
 _RARE = 3.09  # standard errors that a normal variable exceeds once in a thousand
 _REFRESH = 0.1  # relative change of E[L] after which the floor is computed anew
 _MOST_GROUPS = 64
+LOOK = 64
+"""Steps after which those who only watch look again, if batches are shorter: measuring takes time."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class PhaseTracker:
         self._filled = 0
         self._steps = self._ends = 0
         self._distance = self._noise = math.nan
+        self._batch: NDArray[np.int64] | None = None  # visits to each age in the last batch, while not measured
         self._floor = _Floor()
 
     @property
@@ -103,6 +106,7 @@ class PhaseTracker:
     @property
     def phase_locked(self) -> bool:
         """Whether the distance of the last complete batch is above the tolerance and beyond chance."""
+        self._measure()
         return bool(self._distance > max(self.tolerance, self._noise))
 
     def reset(self, mask: Flags | None = None) -> None:
@@ -123,10 +127,10 @@ class PhaseTracker:
         if self.same_step:
             self._ages[row] = self.ages  # where the action was taken
             self.ages += 1
-            self.ages[restart] = 1
+            np.putmask(self.ages, restart, 1)
         else:
             self.ages += 1
-            self.ages[self._restarting] = 1
+            np.putmask(self.ages, self._restarting, 1)
             self._ages[row] = self.ages  # what it led to
             self._restarting = restart.copy()
         self._done[row] = done
@@ -138,6 +142,7 @@ class PhaseTracker:
 
     def report(self) -> PhaseReport:
         """Return what the last complete batch showed."""
+        self._measure()
         survival = self.table.survival()
         return PhaseReport(
             distance=self._distance,
@@ -173,11 +178,14 @@ class PhaseTracker:
         self._steps += len(ages)
         self._ends += int(ends.sum())
         self._filled = 0
-        survival = self.table.survival()
-        if self._ends:
-            self._measure(visits, survival)
+        self._batch = visits if self._ends else None
 
-    def _measure(self, visits: NDArray[np.int64], survival: Array) -> None:
+    def _measure(self) -> None:
+        """Compare the last batch with the table, unless that is done; it takes longer than taking the batch in."""
+        if self._batch is None:
+            return
+        visits, survival = self._batch, self.table.survival()
+        self._batch = None
         alive = survival[1:-1] if survival[-1] < 1e-12 else survival[1:]
         mean = float(alive.sum())
         if self._floor.stale(mean):

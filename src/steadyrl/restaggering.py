@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from steadyrl.delays import Delays, design_delays
 from steadyrl.errors import DelaysError
-from steadyrl.phase import Flags, PhaseTracker
+from steadyrl.phase import LOOK, Flags, PhaseTracker
 from steadyrl.resets import LIKELY, allowing_for_resets, hazards, unforeseen_ends
 
 DelaysLike: TypeAlias = Delays | ArrayLike | Literal["auto"]
@@ -65,7 +65,7 @@ class Restagger:
         self._none = np.zeros(num_envs, dtype=bool)
         self._due = np.full(num_envs, -1, dtype=np.int64)
         self._hazard = np.zeros(1)  # P(T = k | T >= k), as far as it is known
-        self._step = self._last = 0
+        self._step = self._last = self._look = 0
         self.staggerings = 0
         """How often the copies were staggered since all were reset."""
         self.reset()
@@ -80,7 +80,7 @@ class Restagger:
         self.tracker.reset(mask)
         if mask is not None:
             return
-        self._step = self._last = self.staggerings = 0
+        self._step = self._last = self._look = self.staggerings = 0
         self._due[:] = -1
         if not self.auto:
             delays = self._allowing_for_resets(self._delays) if isinstance(self._delays, Delays) else self._delays
@@ -90,12 +90,19 @@ class Restagger:
 
     def cuts(self, done: Flags) -> Flags:
         """Return who is cut in this step, given whose episode ended in it by itself; call it once a step."""
+        cut = self.cuts_if_any(done)
+        return self._none if cut is None else cut
+
+    def cuts_if_any(self, done: Flags) -> Flags | None:
+        """The same, but None if nobody is."""
         self._step += 1
         cut = self._cuts_in_window(done) if self._step <= self._last else None
         complete = self.tracker.update(done, cut)
-        if complete and self.auto and self.tracker.phase_locked and self._step > self._last + self.tracker.n_steps:
-            self._redesign()
-        return self._none if cut is None else cut
+        if complete and self.auto and self._step >= self._look:
+            self._look = self._step + LOOK
+            if self.tracker.phase_locked and self._step > self._last + self.tracker.n_steps:
+                self._redesign()
+        return cut
 
     def _cuts_in_window(self, done: Flags) -> Flags | None:
         # A copy that ends by itself, or has just been reset, is where a cut would put it (or one step past).

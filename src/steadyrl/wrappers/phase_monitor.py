@@ -8,7 +8,7 @@ from typing import Any
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from steadyrl.errors import PhaseLockWarning
-from steadyrl.phase import PhaseReport, PhaseTracker
+from steadyrl.phase import LOOK, PhaseReport, PhaseTracker
 from steadyrl.renewal import EpisodeLengths
 from steadyrl.wrappers.vectors import autoreset_mode, cut_copies, read_mask
 
@@ -43,6 +43,7 @@ class PhaseMonitor(VectorWrapper[Any, Any, Any, Any, Any]):
             self.num_envs, same_step=mode != AutoresetMode.NEXT_STEP, n_steps=n_steps, tolerance=tolerance
         )
         self._warn = warn
+        self._unseen = 0  # steps since it last looked
 
     def report(self) -> PhaseReport:
         """Return what the last complete batch showed."""
@@ -70,8 +71,12 @@ class PhaseMonitor(VectorWrapper[Any, Any, Any, Any, Any]):
         done = found[2] | found[3]
         cut = cut_copies(found[4])
         complete = self._tracker.update(done, None) if cut is None else self._tracker.update(done & ~cut, cut)
-        if complete and self._warn and self._tracker.phase_locked:
-            self._warn_once()
+        if complete and self._warn:
+            self._unseen += self._tracker.n_steps
+            if self._unseen >= LOOK:
+                self._unseen = 0
+                if self._tracker.phase_locked:
+                    self._warn_once()
         return found
 
     def _warn_once(self) -> None:

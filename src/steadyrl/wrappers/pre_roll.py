@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from steadyrl.restaggering import assigned_delays
 from steadyrl.wrappers.acting import batch_actor
-from steadyrl.wrappers.vectors import autoreset_mode, check_copies, check_inside, masked_reset, naming_lost_copies
+from steadyrl.wrappers.vectors import NamingLostCopies, autoreset_mode, check_copies, check_inside, masked_reset
 
 
 def pre_roll(
@@ -47,7 +47,7 @@ def pre_roll(
     longest = int(delay.max())
     act = batch_actor(policy, envs.action_space, rng)
     done = np.zeros(envs.num_envs, dtype=bool)
-    with naming_lost_copies(envs):
+    with NamingLostCopies(envs):
         observations, infos = envs.reset(seed=seed)
         for step in range(1, longest):
             observations, _, terminated, truncated, infos = envs.step(act(observations))

@@ -11,11 +11,11 @@ from steadyrl.errors import WrapperError
 from steadyrl.phase import PhaseReport
 from steadyrl.restaggering import DelaysLike, Restagger
 from steadyrl.wrappers.vectors import (
+    NamingLostCopies,
     autoreset_mode,
     check_copies,
     check_inside,
     masked_reset,
-    naming_lost_copies,
     put_info,
     read_mask,
     single_observation,
@@ -80,6 +80,8 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
             n_steps=n_steps,
             rng=np.random.default_rng(seed),
         )
+        self._naming = NamingLostCopies(env)
+        self._any_cut = False  # whether any copy was cut in the last step
         self._cut = np.zeros(self.num_envs, dtype=bool)  # cut in the last step (DISABLED: or ended), and not yet reset
 
     @property
@@ -102,7 +104,7 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all copies, and start staggering anew; or those of options["reset_mask"], and go on."""
         mask = read_mask(options)
-        with naming_lost_copies(self.env):
+        with self._naming:
             found: tuple[Any, dict[str, Any]] = self.env.reset(
                 seed=seed,  # type: ignore[arg-type]  # Gymnasium's own vector environments take lists
                 options=None if options is None else dict(options),
@@ -121,19 +123,20 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
                 f"copies {np.flatnonzero(self._cut).tolist()} ended in the last step and were not reset; with "
                 "autoreset disabled, call reset(options={'reset_mask': terminated | truncated}) before the next step"
             )
-        with naming_lost_copies(self.env):
+        with self._naming:
             observations, rewards, terminated, truncated, infos = self.env.step(actions)
-            if self._cut.any():  # NEXT_STEP: this step is their reset
-                cut, self._cut = self._cut, np.zeros(self.num_envs, dtype=bool)
-                observations, infos = self._restart(observations, infos, cut)
+            if self._any_cut and self._cut.any():  # NEXT_STEP: this step is their reset
+                ended, self._cut = self._cut, np.zeros(self.num_envs, dtype=bool)
+                observations, infos = self._restart(observations, infos, ended)
                 rewards, terminated, truncated = (
-                    np.where(cut, 0, x).astype(x.dtype) for x in (rewards, terminated, truncated)
+                    np.where(ended, 0, x).astype(x.dtype) for x in (rewards, terminated, truncated)
                 )
             done = terminated | truncated
-            if (done & self._restagger.tracker.restarting).any():
+            if done.any() and (done & self._restagger.tracker.restarting).any():
                 self._complain(done)
-            cut = self._restagger.cuts(done)
-            if cut.any():
+            cut = self._restagger.cuts_if_any(done)
+            self._any_cut = cut is not None
+            if cut is not None:
                 truncated = truncated | cut
                 observations, infos = self._end(observations, infos, cut)
             if self._mode == AutoresetMode.DISABLED:

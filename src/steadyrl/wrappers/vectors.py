@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -146,28 +145,32 @@ def put_info(envs: Any, infos: dict[str, Any], info: dict[str, Any], copy: int) 
     infos.update(envs._add_info(infos, info, copy))
 
 
-@contextmanager
-def naming_lost_copies(envs: Any) -> Iterator[None]:
-    """Turn the death of a copy into an error that says which one it was.
+class NamingLostCopies:
+    """A context that turns the death of a copy into an error that says which one it was.
 
     Workers of an AsyncVectorEnv are shut down then: one that died leaves the others' answers unread, and Gymnasium's
     own `close` would wait for ever.
     """
-    try:
-        yield
-    except WrapperError:
-        raise
-    except Exception as error:
-        workers = hasattr(envs.unwrapped, "processes")
-        copies = _lost_workers(envs.unwrapped, error) if workers else _raising(envs, error)
+
+    def __init__(self, envs: Any) -> None:
+        self._envs = envs
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if not isinstance(error, Exception) or isinstance(error, WrapperError):
+            return
+        envs = self._envs.unwrapped
+        copies = _lost_workers(envs, error) if hasattr(envs, "processes") else _raising(self._envs, error)
         if not copies:
-            raise
-        if isinstance(envs.unwrapped, AsyncVectorEnv):
-            _shut_down(envs.unwrapped, copies)
+            return
+        if isinstance(envs, AsyncVectorEnv):
+            _shut_down(envs, copies)
         which = f"copy {copies[0]}" if len(copies) == 1 else f"copies {list(copies)}"
         lost = CopyLostError(
-            f"{which} of {type(envs.unwrapped).__name__} died or raised ({type(error).__name__}: {error}); its episode "
-            "is lost and the batch incomplete: close the environments, mend the cause, and start again"
+            f"{which} of {type(envs).__name__} died or raised ({type(error).__name__}: {error}); its episode is lost "
+            "and the batch incomplete: close the environments, mend the cause, and start again"
         )
         lost.copies = copies
         raise lost from error

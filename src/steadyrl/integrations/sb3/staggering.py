@@ -17,7 +17,7 @@ from steadyrl.errors import WrapperError
 from steadyrl.phase import PhaseReport
 from steadyrl.restaggering import DelaysLike, Restagger
 from steadyrl.wrappers.pools import row_of, write_rows
-from steadyrl.wrappers.vectors import naming_lost_copies
+from steadyrl.wrappers.vectors import NamingLostCopies
 
 
 class SteadyVecEnv(VecEnvWrapper):
@@ -71,7 +71,7 @@ class SteadyVecEnv(VecEnvWrapper):
 
     def reset(self) -> Any:
         """Reset all copies; they are in step, and their delays start anew."""
-        with naming_lost_copies(self.venv):
+        with NamingLostCopies(self.venv):
             observations = self.venv.reset()
         self.staggering.reset()
         self.reset_infos = list(self.venv.reset_infos)
@@ -79,7 +79,7 @@ class SteadyVecEnv(VecEnvWrapper):
 
     def step_wait(self) -> Any:
         """Finish the step, and cut those whose time has come."""
-        with naming_lost_copies(self.venv):
+        with NamingLostCopies(self.venv):
             observations, rewards, found, infos = self.venv.step_wait()
         dones = np.asarray(found, dtype=bool)  # SubprocVecEnv passes on whatever the environments call true
         for i in np.flatnonzero(dones):
@@ -88,7 +88,7 @@ class SteadyVecEnv(VecEnvWrapper):
         if cut.any():
             infos = list(infos)
             ids = np.flatnonzero(cut).tolist()
-            with naming_lost_copies(self.venv):
+            with NamingLostCopies(self.venv):
                 fresh = self.venv.env_method("reset", indices=ids)
             for i, (first, info) in zip(ids, fresh, strict=True):
                 infos[i].update(
