@@ -45,8 +45,8 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "Acrobot-v1": {
         **CONTROL,
         "goal": -100.0,
-        "steps": {"sspg": 150_000, "a2c": 500_000, "ppo": 500_000},
-        "settings": {"copies": 16, "steps_per_update": 8, "learning_rate": 2e-3},
+        "steps": {"sspg": 100_000, "a2c": 500_000, "ppo": 500_000},
+        "settings": {"copies": 16, "steps_per_update": 8, "learning_rate": 3e-3, "normalise_advantages": True},
     },
     "Hopper-v5": {**MUJOCO, "settings": {"copies": 16}},
     "HalfCheetah-v5": {**MUJOCO, "settings": {"copies": 16}},

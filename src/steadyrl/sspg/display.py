@@ -36,7 +36,7 @@ def words(shown: Mapping[str, float], rate: float) -> str:
     distance = shown["phase_distance"]
     phase = f"{distance:.3f}" if math.isfinite(distance) else "?"
     return (
-        f"return {shown['return']:.5g}  E[T] {shown['average_episode_length']:.5g}  phase distance {phase}  "
+        f"return {shown['return']:.4g}  E[T] {shown['average_episode_length']:.4g}  phase distance {phase}  "
         f"{rate:,.0f} steps/s"
     )
 
@@ -99,7 +99,7 @@ class Bar:
         self._rate = _Rate()
         self._shown = 0.0
         self._bar = Progress(
-            BarColumn(20),
+            BarColumn(10),
             TaskProgressColumn(),
             TextColumn("{task.description}"),
             TimeRemainingColumn(),
