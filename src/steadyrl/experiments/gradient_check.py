@@ -8,8 +8,8 @@ estimator without its factor E[T] - 1, which practice absorbs into the learning 
 for the gradient and projects alpha |g'|^2.
 
 Both projections are compared with the change that the update d theta = alpha g really makes. Where the path is curved
-the first order misses; the mean of the gradients before and after, d theta (g + g_after) / 2, has the second order too, and
-costs nothing: the next update's gradient, from data of its own, is g_after.
+the first order misses; d theta (g + g_after) / 2, with the gradients before and after, has the second order too, at no
+cost: the next update's gradient, from data of its own, is g_after.
 """
 
 from __future__ import annotations
