@@ -57,11 +57,11 @@ OUT = RESULTS / "league.json"
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "HopperBulletEnv-v0": {"policy": "gaussian", "episodes": 20_000, "limit": 1000},
     "HumanoidBulletEnv-v0": {"policy": "gaussian", "episodes": 10_000, "limit": 1000},
-    "HalfCheetahBulletEnv-v0": {"policy": "gaussian", "episodes": 8, "limit": 1000},
+    "HalfCheetahBulletEnv-v0": {"policy": "gaussian", "episodes": 8, "limit": 1000, "batches": 1},
     "Hopper-v5": {"policy": "gaussian", "episodes": 20_000, "limit": 1000},
     "Humanoid-v5": {"policy": "gaussian", "episodes": 10_000, "limit": 1000},
     "CartPole-v1": {"policy": "uniform", "episodes": 50_000, "limit": 500},
-    "Acrobot-v1": {"policy": "uniform", "episodes": 5_000, "limit": 500},
+    "Acrobot-v1": {"policy": "uniform", "episodes": 5_000, "limit": 500, "batches": 2},
     "LunarLander-v3": {"policy": "uniform", "episodes": 20_000, "limit": 1000},
     "steadyrl/StateSweep-v0": {"policy": "uniform", "episodes": 8, "limit": 199, "make": {"n": 200}},
 }

@@ -35,7 +35,7 @@ _MEMORY = 8  # episodes a copy from which the stationary ages are known
 _RARE = 3.09  # standard errors that a normal variable exceeds once in a thousand
 _REFRESH = 0.1  # relative change of E[L] after which the floor is computed anew
 _MOST_GROUPS = 64
-LOOK = 64
+LOOK = 32
 """Steps after which those who only watch look again, if batches are shorter: measuring takes time."""
 
 
@@ -91,7 +91,8 @@ class PhaseTracker:
         self._restarting = np.zeros(self.num_envs, dtype=bool)  # NEXT_STEP: their next step is the reset
         self._ages = np.empty((self.n_steps, self.num_envs), dtype=np.int64)
         self._done = np.empty((self.n_steps, self.num_envs), dtype=bool)
-        self._restart = np.empty((self.n_steps, self.num_envs), dtype=bool)  # done or cut
+        self._cut = np.zeros((self.n_steps, self.num_envs), dtype=bool)
+        self._any_cut = False  # in this batch
         self._filled = self._worked_off = 0  # rows of the batch with flags, and with ages
         self._steps = self._ends = 0
         self._distance = self._noise = math.nan
@@ -109,7 +110,7 @@ class PhaseTracker:
         """Which copies' next step is their reset."""
         if self.same_step or self._worked_off == self._filled:
             return self._restarting
-        last: Flags = self._restart[self._filled - 1]
+        last: Flags = self._done[self._filled - 1] | self._cut[self._filled - 1]
         return last
 
     @property
@@ -133,7 +134,17 @@ class PhaseTracker:
             cut: whose episode was cut short from outside; `done` is not set for these.
         """
         self._done[self._filled] = done
-        self._restart[self._filled] = done if cut is None else done | cut
+        if cut is not None:
+            self._cut[self._filled] = cut
+            self._any_cut = True
+        return self._count_row()
+
+    def watch(self, terminated: Flags, truncated: Flags) -> bool:
+        """Take in one step in which nobody was cut, as `update` does."""
+        np.logical_or(terminated, truncated, out=self._done[self._filled])
+        return self._count_row()
+
+    def _count_row(self) -> bool:
         self._filled += 1
         if self._filled < self.n_steps:
             return False
@@ -175,7 +186,7 @@ class PhaseTracker:
         first, last = self._worked_off, self._filled
         if first == last:
             return
-        restart = self._restart[first:last]
+        restart = self._done[first:last] | self._cut[first:last] if self._any_cut else self._done[first:last]
         row = np.arange(last - first)[:, None]
         since = np.empty((last - first, self.num_envs), dtype=np.int64)  # the row after the last restart; -1 for none
         if self.same_step:  # ages where the action was taken
@@ -204,6 +215,9 @@ class PhaseTracker:
         self._steps += len(ages)
         self._ends += int(ends.sum())
         self._filled = self._worked_off = 0
+        if self._any_cut:
+            self._cut[:] = False
+            self._any_cut = False
         self._batch = visits if self._ends else None
 
     def _measure(self) -> None:

@@ -73,7 +73,7 @@ class Restagger:
     @property
     def window_left(self) -> int:
         """Steps until the last copy of the running window is cut; 0 if there is none."""
-        return max(0, self._last - self._step)
+        return self._last - self._step if self._last > self._step else 0
 
     def reset(self, mask: Flags | None = None) -> None:
         """All copies were reset: they are in step again, and the delays start anew. Or those of the mask: go on."""
@@ -97,12 +97,21 @@ class Restagger:
         """The same, but None if nobody is."""
         self._step += 1
         cut = self._cuts_in_window(done) if self._step <= self._last else None
-        complete = self.tracker.update(done, cut)
-        if complete and self.auto and self._step >= self._look:
-            self._look = self._step + LOOK
-            if self.tracker.phase_locked and self._step > self._last + self.tracker.n_steps:
-                self._redesign()
+        if self.tracker.update(done, cut):
+            self._look_again()
         return cut
+
+    def watch(self, terminated: Flags, truncated: Flags) -> None:
+        """Take in a step outside the window, where nobody is cut; it takes less time than `cuts`."""
+        self._step += 1
+        if self.tracker.watch(terminated, truncated):
+            self._look_again()
+
+    def _look_again(self) -> None:
+        if self.auto and self._step >= self._look:
+            self._look = self._step + LOOK
+            if self._step > self._last + self.tracker.n_steps and self.tracker.phase_locked:
+                self._redesign()
 
     def _cuts_in_window(self, done: Flags) -> Flags | None:
         # A copy that ends by itself, or has just been reset, is where a cut would put it (or one step past).

@@ -68,9 +68,11 @@ class PhaseMonitor(VectorWrapper[Any, Any, Any, Any, Any]):
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all copies."""
         found: tuple[Any, Any, Any, Any, dict[str, Any]] = self.env.step(actions)
-        done = found[2] | found[3]
-        cut = cut_copies(found[4])
-        complete = self._tracker.update(done, None) if cut is None else self._tracker.update(done & ~cut, cut)
+        cut = cut_copies(found[4]) if found[4] else None
+        if cut is None:
+            complete = self._tracker.watch(found[2], found[3])
+        else:
+            complete = self._tracker.update((found[2] | found[3]) & ~cut, cut)
         if complete and self._warn:
             self._unseen += self._tracker.n_steps
             if self._unseen >= LOOK:

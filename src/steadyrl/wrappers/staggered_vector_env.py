@@ -123,6 +123,8 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
                 f"copies {np.flatnonzero(self._cut).tolist()} ended in the last step and were not reset; with "
                 "autoreset disabled, call reset(options={'reset_mask': terminated | truncated}) before the next step"
             )
+        if not (self._any_cut or self._restagger.window_left):
+            return self._watched_step(actions)
         with self._naming:
             observations, rewards, terminated, truncated, infos = self.env.step(actions)
             if self._any_cut and self._cut.any():  # NEXT_STEP: this step is their reset
@@ -142,6 +144,15 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
             if self._mode == AutoresetMode.DISABLED:
                 self._cut = terminated | truncated
         return observations, rewards, terminated, truncated, infos
+
+    def _watched_step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step all copies where nobody is to be cut: nothing changes."""
+        with self._naming:
+            found: tuple[Any, Any, Any, Any, dict[str, Any]] = self.env.step(actions)
+        self._restagger.watch(found[2], found[3])
+        if self._mode == AutoresetMode.DISABLED:
+            self._cut = found[2] | found[3]
+        return found
 
     def _restart(self, observations: Any, infos: dict[str, Any], cut: Any) -> tuple[Any, dict[str, Any]]:
         """Reset these copies; what their last step said is dropped."""
