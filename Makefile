@@ -34,10 +34,13 @@ format: $(VENV)/.dev  ## rewrite the code as the linter wants it
 docs: $(VENV)/.docs  ## the documentation as a site, in docs/build/index.html
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/build
 
-bench: $(VENV)/.dev  ## benchmarks against other libraries (about half an hour)
+bench: $(VENV)/.dev  ## benchmarks against other libraries (about an hour; training is apart: benchmarks/training.py)
+	$(PIP) --editable '.[bench]'
 	$(BIN)/python benchmarks/exact.py
+	$(BIN)/python benchmarks/rollouts.py
 	$(BIN)/python benchmarks/diagnosis.py
 	$(BIN)/python benchmarks/wrappers.py
+	$(BIN)/python benchmarks/league.py
 
 clean:  ## remove the virtual environments
 	rm -rf $(VENV) .venv-peers
