@@ -139,7 +139,8 @@ def _settling(
     for _ in range(count if math.isfinite(whole) else 0):
         half = rng.permutation(len(sums))[: len(sums) // 2]
         halves.append(_last_to_settle([sums[i] for i in half], times, perturbation, lengths.mean))
-    low, high = np.quantile(halves, [0.05, 0.95]) if halves else (whole, whole)
+    # Some may never settle: no interpolation, which has no answer between two infinities.
+    low, high = np.quantile(halves, [0.05, 0.95], method="inverted_cdf") if halves else (whole, whole)
     return {"settles": {"value": whole, "low": float(min(low, whole)), "high": float(max(high, whole))}}
 
 
