@@ -361,3 +361,15 @@ def test_the_simulation_itself_is_at_steady_state():
     share = stationary_ages(stream_of(lengths, True))
     found = np.bincount(copies.age, minlength=len(share))[: len(share)] / 3000
     assert (np.abs(found - share) <= 5 * np.sqrt(share / 3000) + 1e-9).all()
+
+
+def test_asking_for_reports_changes_nothing():
+    rng = np.random.default_rng(0)
+    asked, silent = (PhaseTracker(16, same_step=False, n_steps=4) for _ in range(2))
+    for t in range(1000):
+        done = rng.random(16) < (0.1 if t < 500 else 0.01)
+        done &= ~asked.restarting
+        asked.update(done)
+        silent.update(done)
+        asked.report()
+    assert asked.report() == silent.report()

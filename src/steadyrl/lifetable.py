@@ -12,6 +12,9 @@ when what was seen lately contradicts the table, so that a changed policy shows 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -53,6 +56,16 @@ class LifeTable:
         if doubted or max(expected, float(self._late_ends.sum())) > self.memory / 8:
             self._late_visits[:] = 0.0
             self._late_ends[:] = 0.0
+
+    def state(self) -> dict[str, Any]:
+        """Return all that a table made anew needs to go on from here (`restore`)."""
+        counts = np.stack([self.visits, self.ends, self._late_visits, self._late_ends])
+        return {"counts": counts, "unread": np.array(self._unread)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self.visits, self.ends, self._late_visits, self._late_ends = np.array(state["counts"])
+        self._unread = int(state["unread"])
 
     def _make_room(self, n: int) -> None:
         more = np.zeros(max(n, 2 * len(self.visits)) - len(self.visits))

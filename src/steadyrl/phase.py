@@ -98,6 +98,7 @@ class PhaseTracker:
         self._distance = self._noise = math.nan
         self._batch: NDArray[np.int64] | None = None  # visits to each age in the last batch, while not measured
         self._floor = _Floor()
+        self._floor_due = 0  # in steps
 
     @property
     def ages(self) -> NDArray[np.int64]:
@@ -219,19 +220,29 @@ class PhaseTracker:
             self._cut[:] = False
             self._any_cut = False
         self._batch = visits if self._ends else None
+        if self._ends and self._steps >= self._floor_due:
+            self._renew_floor()
+
+    def _alive(self) -> Array:
+        """P(L >= k) for k = 1, 2, ..., as far as it is above 0."""
+        survival = self.table.survival()
+        return survival[1:-1] if survival[-1] < 1e-12 else survival[1:]
+
+    def _renew_floor(self) -> None:
+        """Simulate the floor anew if E[L] has changed. This is done at fixed times, whoever asks for reports when."""
+        self._floor_due = self._steps + LOOK * self.num_envs
+        alive = self._alive()
+        if self._floor.stale(float(alive.sum())):
+            groups = min(max(self.num_envs // 4, 4), _MOST_GROUPS)
+            self._floor = _Floor.simulated(alive, groups, self.num_envs, self.n_steps)
 
     def _measure(self) -> None:
         """Compare the last batch with the table, unless that is done; it takes longer than taking the batch in."""
         if self._batch is None:
             return
-        visits, survival = self._batch, self.table.survival()
+        visits, alive = self._batch, self._alive()
         self._batch = None
-        alive = survival[1:-1] if survival[-1] < 1e-12 else survival[1:]
-        mean = float(alive.sum())
-        if self._floor.stale(mean):
-            groups = min(max(self.num_envs // 4, 4), _MOST_GROUPS)
-            self._floor = _Floor.simulated(alive, groups, self.num_envs, self.n_steps)
-        found = self._floor.distance(visits, alive / mean)
+        found = self._floor.distance(visits, alive / alive.sum())
         floor, spread = self._floor.floor, self._floor.spread
         self._distance = math.sqrt(max(0.0, found**2 - floor**2))
         self._noise = math.sqrt((floor + self._floor.rare * spread) ** 2 - floor**2)

@@ -97,12 +97,11 @@ class RunningLength:
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""
         return {
-            "visits": self._table.visits,
-            "ends": self._table.ends,
+            **self._table.state(),
             "sums": np.array([self._steps, self._rewards]),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        self._table.visits, self._table.ends = np.array(state["visits"]), np.array(state["ends"])
+        self._table.restore(state)
         self._steps, self._rewards = (float(value) for value in state["sums"])
