@@ -99,6 +99,7 @@ class PhaseTracker:
         self._batch: NDArray[np.int64] | None = None  # visits to each age in the last batch, while not measured
         self._floor = _Floor()
         self._floor_due = 0  # in steps
+        self._survival: Array | None = None  # the table's, once it was asked for
 
     @property
     def ages(self) -> NDArray[np.int64]:
@@ -213,6 +214,7 @@ class PhaseTracker:
         visits = np.bincount(ages)
         ends = np.bincount(ages[done], minlength=1)
         self.table.add(visits, ends)
+        self._survival = None
         self._steps += len(ages)
         self._ends += int(ends.sum())
         self._filled = self._worked_off = 0
@@ -225,12 +227,13 @@ class PhaseTracker:
 
     def _alive(self) -> Array:
         """P(L >= k) for k = 1, 2, ..., as far as it is above 0."""
-        survival = self.table.survival()
-        return survival[1:-1] if survival[-1] < 1e-12 else survival[1:]
+        if self._survival is None:
+            self._survival = self.table.survival()
+        return self._survival[1:-1] if self._survival[-1] < 1e-12 else self._survival[1:]
 
     def _renew_floor(self) -> None:
         """Simulate the floor anew if E[L] has changed. This is done at fixed times, whoever asks for reports when."""
-        self._floor_due = self._steps + LOOK * self.num_envs
+        self._floor_due = self._steps + 4 * LOOK * self.num_envs
         alive = self._alive()
         if self._floor.stale(float(alive.sum())):
             groups = min(max(self.num_envs // 4, 4), _MOST_GROUPS)
