@@ -57,7 +57,7 @@ def coverage():
 
 
 def coverage_again():
-    """The same intervals with another seed: an independent check, since choices were made while looking at the first."""
+    """The same intervals with another seed: a check, since choices were made while looking at the first."""
     tail = 0.1 * 0.9 ** np.arange(500)
     truth = steadyrl.EpisodeLengths(np.append([0, 0], tail / tail.sum()))
     return {**_cover(truth, 1000, 0.05, 1000, np.random.default_rng(1)), "repeats": 1000, "episodes": 1000, "seed": 1}
