@@ -142,3 +142,9 @@ def test_a_slow_process_is_checked_in_no_time_and_says_so(tmp_path):
     result = run("check", tmp_path / "slow.npz")
     assert "after 8,432,370 steps = 2.11 E[T]" in result.stdout
     assert "As it is, the process comes within 0.01 of its steady state after 2.11" in " ".join(result.stdout.split())
+
+
+def test_collect_does_not_take_a_directory_for_its_file(tmp_path):
+    result = run("collect", "CartPole-v1", "--episodes", "2", "--out", str(tmp_path))
+    assert result.returncode == 2
+    assert "which is a directory" in result.stderr

@@ -158,7 +158,7 @@ def assigned_delays(
     values = np.asarray(delays)
     if values.shape != (num_envs,) or values.dtype.kind not in "iu" or (values < 1).any():
         raise DelaysError(
-            f"delays is {delays!r}; give Delays (as from design_delays), 'auto', or {num_envs} whole numbers, one a "
-            "copy, each 1 or more"
+            f"delays is {delays!r}; give Delays (as from design_delays(lengths)), or {num_envs} whole numbers, one a "
+            "copy, each 1 or more (StaggeredVectorEnv takes 'auto' as well)"
         )
     return values.astype(np.int64)

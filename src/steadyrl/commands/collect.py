@@ -27,7 +27,9 @@ def collect(
         str,
         typer.Option(help="'uniform', 'gaussian' (the paper's: a random 64 x 64 network), or a policy file."),
     ] = "uniform",
-    seed: Annotated[int, typer.Option(help="Of everything random; the same seed gives the same file.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Of everything random; the same seed gives the same file (EnvPool's is another).")
+    ] = 0,
     backend: Annotated[str, typer.Option(help="'auto', 'serial', 'processes', 'envpool' or 'ray'.")] = "auto",
     workers: Annotated[int | None, typer.Option(help="Processes, or EnvPool's threads; by default one a core.")] = None,
     address: Annotated[str | None, typer.Option(help="Of a Ray cluster; without it, 'ray' starts a local one.")] = None,
@@ -58,6 +60,10 @@ def collect(
     """
     if not out.absolute().parent.is_dir():
         raise RolloutError(f"--out is {str(out)!r}, but there is no directory {str(out.parent)!r}; make it first")
+    if out.is_dir():
+        raise RolloutError(
+            f"--out is {str(out)!r}, which is a directory; name a file in it, as {str(out / 'episodes.npz')!r}"
+        )
     partial = out.with_name(out.name + ".partial")
     try:
         found = collect_episodes(
