@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from steadyrl.errors import PhaseLockWarning
 from steadyrl.phase import LOOK, PhaseReport, PhaseTracker
 from steadyrl.renewal import EpisodeLengths
+from steadyrl.restaggering import KNOWN
 from steadyrl.wrappers.vectors import autoreset_mode, cut_copies, read_mask
 
 
@@ -83,6 +84,8 @@ class PhaseMonitor(VectorWrapper[Any, Any, Any, Any, Any]):
 
     def _warn_once(self) -> None:
         report = self._tracker.report()
+        if report.unresolved > 1 - KNOWN:
+            return  # lengths are not known well enough for a number
         self._warn = False
         warnings.warn(
             f"the {self.num_envs} copies march through their episodes in step: the ages in the last batch are "
