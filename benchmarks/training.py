@@ -33,6 +33,8 @@ from steadyrl.storage import write_atomically
 RESULTS = Path(__file__).parent / "results"
 FILE, PAGE, PICTURE = RESULTS / "training.json", RESULTS / "training.md", RESULTS / "training.png"
 
+FIRST_SEED = 5
+"""Settings were chosen while looking at seeds 0 to 4, so the seeds that are reported are others."""
 CONTROL = {"every": 5_000, "episodes": 100}
 MUJOCO = {"every": 100_000, "episodes": 20, "goal": None, "steps": 1_000_000}
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
@@ -58,12 +60,13 @@ def main() -> None:
     parser.add_argument("--environments", nargs="*", default=list(ENVIRONMENTS), choices=list(ENVIRONMENTS))
     parser.add_argument("--algorithms", nargs="*", default=["sspg", "a2c", "ppo"], choices=["sspg", "a2c", "ppo"])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     parser.add_argument("--only", choices=["curves", "speed", "gradients", "report"])
     arguments = parser.parse_args()
     if arguments.only in (None, "curves"):
         for algorithm in arguments.algorithms:
             for name in arguments.environments:
-                for seed in range(arguments.seeds):
+                for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
                     one_row(name, algorithm, seed)
     if arguments.only == "speed" or (arguments.only is None and "speed" not in load()):
         save(load() | {"speed": speed()})

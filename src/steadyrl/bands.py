@@ -24,7 +24,9 @@ shortest length nothing can end: g(s) is -1/E[T] there, and stays.
 The bootstrap then takes place in a world whose truth is the shrunk g, with the noise of the resamples added to it,
 and in it the whole estimate is made again, shrinkage and all. How far its mean is from that world's truth is the
 estimate's bias, which is taken off; its percentiles around its mean are the band. With R resamples a percentile p is
-the (R + 1) p-th in order, which is exact for every R.
+the (R + 1) p-th in order, which is exact for every R. Since the bias is told from the same episodes, taking it off
+adds scatter of its own, up to a sixth for uniform lengths; so some of the resamples are corrected in the same way, and
+the band is as much wider as they scatter more than before.
 
 What it covers is measured for several kinds of lengths and numbers of episodes (`benchmarks/diagnosis.py kinds`) in
 benchmarks/results/diagnosis.json. It is least sure up to one average episode length, and where there are fewer
@@ -46,6 +48,7 @@ Array = NDArray[np.float64]
 
 _ROOM = 4_000_000  # numbers of a block of resamples
 _NOISY = 1.5  # times the noise that there must be to count as more than noise
+_WORLDS, _AROUND = 60, 8  # resamples that are corrected themselves, and pairs of resamples each is corrected by
 _ALIAS = 1e-11  # the renewal sequence's error: small beside any distance that a sample can tell
 
 
@@ -86,8 +89,10 @@ def distance_band(
     again = np.concatenate([_distance(np.abs(shrink(gaps - seen + truth, noise)), part) for part, gaps in blocks])
     mean = again.mean(axis=0)
     middle = estimate - (mean - estimate)
+    part, gaps = next(iter(blocks))
+    wider = _widening(part - sample, gaps - seen, truth, lengths, shrink)
     again.sort(axis=0)
-    low, high = (middle + _percentile(again, share) - mean for share in ((1 - level) / 2, (1 + level) / 2))
+    low, high = (middle + wider * (_percentile(again, share) - mean) for share in ((1 - level) / 2, (1 + level) / 2))
     periods = np.array([np.gcd.reduce(support[row > 0]) for row in drawn[:, support]])
     middle, low, high = (np.clip(curve, 0.0, 1.0) for curve in (middle, low, high))
     return DistanceBand(middle, low, high, periods)
@@ -137,6 +142,28 @@ def _common(lengths: EpisodeLengths, episodes: int, steps: int, splits: int, rng
     for (_, one), (_, other) in zip(*halves, strict=True):
         total += (one * other).sum(axis=0)
     return total / splits
+
+
+def _widening(apart: Array, noise: Array, truth: Array, lengths: EpisodeLengths, shrink: _Shrinkage) -> Array:
+    """By how much the estimate less its bias scatters more than the estimate: the bias is an estimate too.
+
+    Some resamples (`apart` from the sample, their g by `noise`) go through both again, each with the same few of the
+    others, and with their opposites, for the noise that its bias is told from.
+    """
+    worlds, around = apart[_AROUND : _AROUND + _WORLDS], range(min(_AROUND, len(apart)))
+    if len(worlds) < 2:
+        return np.ones(truth.shape[1])
+    energy = shrink.ahead((noise**2).mean(axis=0, keepdims=True))
+    shrunk = shrink(truth + noise[_AROUND : _AROUND + _WORLDS], energy)
+    probabilities = lengths.probabilities + worlds
+    plain = _distance(np.abs(shrunk), probabilities)
+    again = np.zeros_like(plain)
+    for j in around:
+        for sign in (1, -1):
+            again += _distance(np.abs(shrink(shrunk + sign * noise[j], energy)), probabilities + sign * apart[j])
+    corrected = plain - (again / (2 * len(around)) - plain)
+    before, after = plain.std(axis=0), corrected.std(axis=0)
+    return np.where(before > 1e-12, after / np.maximum(before, 1e-12), 1.0)
 
 
 class _Shrinkage:
