@@ -18,7 +18,7 @@ from steadyrl import (
     steady_state_mean,
     steady_state_performance,
 )
-from steadyrl.bands import _distance, _gaps
+from steadyrl.bands import _distance, _gaps, distance_band
 from steadyrl.confidence import Interval
 
 
@@ -32,10 +32,13 @@ def geometric(mean, longest=400):
     return EpisodeLengths(np.append([0, 0], tail / tail.sum()))
 
 
-BELL = EpisodeLengths(
-    np.append([0, 0], np.exp(-0.5 * ((np.arange(2, 60) - 25) / 6) ** 2))
-    / np.exp(-0.5 * ((np.arange(2, 60) - 25) / 6) ** 2).sum()
-)
+def bell(mean, deviation, longest):
+    weights = np.append(0, np.exp(-0.5 * ((np.arange(1, longest) - mean) / deviation) ** 2))
+    return EpisodeLengths(weights / weights.sum())
+
+
+BELL, WIDE = bell(25, 6, 60), bell(200, 50, 400)
+FLAT = EpisodeLengths(np.append(np.zeros(10), np.full(21, 1 / 21)))
 
 
 def test_regenerative_intervals_cover_the_steady_state_mean():
@@ -81,14 +84,19 @@ def test_intervals_cover_mean_cv_and_mixing_time(truth, episodes):
     assert all(covered(hit, repeats) for hit in hits), hits / repeats
 
 
-def test_distance_bands_cover_the_true_curve_at_each_time():
-    rng = np.random.default_rng(5)
-    times, repeats = [15, 30, 60, 90], 120
-    truth, hits = phase_distance(BELL, 90)[times], np.zeros(4)
+@pytest.mark.parametrize(
+    ("truth", "episodes", "times"),
+    [(BELL, 1000, [15, 30, 60, 90]), (FLAT, 1000, [10, 20, 40, 60]), (WIDE, 300, [200, 300, 400])],
+    ids=["bell", "flat", "most lengths seen once"],
+)
+def test_distance_bands_cover_the_true_curve_at_each_time(truth, episodes, times):
+    rng, repeats = np.random.default_rng(5), 120
+    curve, hits = phase_distance(truth, times[-1])[times], np.zeros(len(times))
     for _ in range(repeats):
-        sample = EpisodeLengths(rng.multinomial(1000, BELL.probabilities) / 1000)
-        found = bootstrap(sample, 1000, rng=rng, steps=90, resamples=99)
-        hits += (found.distance_low[times] <= truth) & (truth <= found.distance_high[times])
+        sample = EpisodeLengths(rng.multinomial(episodes, truth.probabilities) / episodes)
+        found = distance_band(sample, episodes, times[-1], rng=rng, level=0.9, resamples=99)
+        at = np.array(times) - 1
+        hits += (found.low[at] <= curve) & (curve <= found.high[at])
     assert all(covered(hit, repeats) for hit in hits), hits / repeats
 
 
@@ -106,8 +114,7 @@ def test_what_never_mixes_is_known_for_sure():
 
 def test_lengths_that_hardly_vary_keep_their_mixing_time_though_the_phase_is_lost():
     # T = 50 +- 2: at t* (132 episodes) the phase of the sample's curve is off by 1.5 radians, its height by little.
-    bell = np.append(0, np.exp(-0.5 * ((np.arange(1, 70) - 50) / 2) ** 2))
-    truth = EpisodeLengths(bell / bell.sum())
+    truth = bell(50, 2, 70)
     sample = EpisodeLengths(np.random.default_rng(4).multinomial(300, truth.probabilities) / 300)
     found = bootstrap(sample, 300, rng=np.random.default_rng(0), resamples=39).mixing_time
     assert found.low < found.value < found.high

@@ -26,11 +26,17 @@ and in it the whole estimate is made again, shrinkage and all. How far its mean 
 estimate's bias, which is taken off; its percentiles around its mean are the band. With R resamples a percentile p is
 the (R + 1) p-th in order, which is exact for every R. Since the bias is told from the same episodes, taking it off
 adds scatter of its own, up to a sixth for uniform lengths; so some of the resamples are corrected in the same way, and
-the band is as much wider as they scatter more than before.
+the band is as much wider as they scatter more than before. (That holds as far as noise adds to g. Where lengths hardly
+vary it moves the phase of g instead, and resamples cancel each other: what their mean has lost of the observed g is
+taken off the widening.)
+
+Where most lengths were seen once, g has no smooth part that shows in single steps, and all of it is taken for noise. So
+with fewer than five episodes for each different length the same is done on a coarser axis of time too, in bins that
+hold some twenty episodes, and the larger of the two is taken at each time: bins cannot see that copies in their first
+episode have all the same age, single steps cannot see the rest.
 
 What it covers is measured for several kinds of lengths and numbers of episodes (`benchmarks/diagnosis.py kinds`) in
-benchmarks/results/diagnosis.json. It is least sure up to one average episode length, and where there are fewer
-episodes than different lengths.
+benchmarks/results/diagnosis.json. It is least sure up to one average episode length.
 """
 
 from __future__ import annotations
@@ -49,6 +55,7 @@ Array = NDArray[np.float64]
 _ROOM = 4_000_000  # numbers of a block of resamples
 _NOISY = 1.5  # times the noise that there must be to count as more than noise
 _WORLDS, _AROUND = 60, 8  # resamples that are corrected themselves, and pairs of resamples each is corrected by
+_SEEN, _BINNED = 5.0, 20.0  # episodes for each different length below which lengths are binned, and then to have
 _ALIAS = 1e-11  # the renewal sequence's error: small beside any distance that a sample can tell
 
 
@@ -67,6 +74,25 @@ def distance_band(
     lengths: EpisodeLengths, episodes: int, steps: int, *, rng: np.random.Generator, level: float, resamples: int
 ) -> DistanceBand:
     """Return d(1), ..., d(steps) as far as a sample of so many episodes tells it."""
+    fine = _band(lengths, episodes, steps, rng=rng, level=level, resamples=resamples)
+    width = _bin_width(lengths, episodes)
+    if width == 1:
+        return fine
+    far = -(-steps // width) + 1
+    coarse = _band(_binned(lengths, width), episodes, far, rng=rng, level=level, resamples=resamples)
+    times, places = np.arange(1, steps + 1) / width, np.arange(far + 1)
+
+    def larger(one: Array, other: Array) -> Array:
+        result: Array = np.maximum(one, np.interp(times, places, np.append(1.0, other)))
+        return result
+
+    ends = larger(fine.low, coarse.low), larger(fine.high, coarse.high)
+    return DistanceBand(larger(fine.middle, coarse.middle), *ends, fine.periods)
+
+
+def _band(
+    lengths: EpisodeLengths, episodes: int, steps: int, *, rng: np.random.Generator, level: float, resamples: int
+) -> DistanceBand:
     sample = lengths.probabilities[None]
     support = np.flatnonzero(lengths.probabilities)
     seen = _gaps(sample, steps)
@@ -90,7 +116,8 @@ def distance_band(
     mean = again.mean(axis=0)
     middle = estimate - (mean - estimate)
     part, gaps = next(iter(blocks))
-    wider = _widening(part - sample, gaps - seen, truth, lengths, shrink)
+    adds = np.clip(shrink.ahead(drawn_mean * seen) / np.maximum(shrink.ahead(seen**2), 1e-300), 0.0, 1.0)[0]
+    wider = 1 + adds * (_widening(part - sample, gaps - seen, truth, lengths, shrink) - 1)
     again.sort(axis=0)
     low, high = (middle + wider * (_percentile(again, share) - mean) for share in ((1 - level) / 2, (1 + level) / 2))
     periods = np.array([np.gcd.reduce(support[row > 0]) for row in drawn[:, support]])
@@ -128,6 +155,24 @@ def _log_cv(probabilities: Array, support: NDArray[np.int64]) -> tuple[Array, Ar
     influence = 0.5 * (apart**2 / variance[:, None] - 1) - apart / mean[:, None]
     error = np.sqrt((probabilities * influence**2).sum(axis=1))
     return 0.5 * np.log(variance) - np.log(mean), error
+
+
+def _bin_width(lengths: EpisodeLengths, episodes: int) -> int:
+    """Return the width of bins of time in which there are episodes enough: 1 unless most lengths are seen once."""
+    support = np.flatnonzero(lengths.probabilities)
+    if lengths.period > 1 or episodes >= _SEEN * len(support):
+        return 1
+    return max(round(_BINNED * len(support) / episodes), 1)
+
+
+def _binned(lengths: EpisodeLengths, width: int) -> EpisodeLengths:
+    """Return lengths in units of a width, each shared out between the two nearest multiples, so that E[T] stays."""
+    place = np.maximum(np.flatnonzero(lengths.probabilities) / width, 1.0)
+    seen = lengths.probabilities[lengths.probabilities > 0]
+    below = place.astype(np.int64)
+    weights = np.bincount(below, seen * (1 - (place - below)), minlength=int(below[-1]) + 2)
+    weights += np.bincount(below + 1, seen * (place - below), minlength=len(weights))
+    return EpisodeLengths(weights / weights.sum())
 
 
 def _common(lengths: EpisodeLengths, episodes: int, steps: int, splits: int, rng: np.random.Generator) -> Array:
