@@ -89,7 +89,7 @@ def collect_episodes(
         trajectories: whether to keep whole trajectories, which takes memory for every step.
         make_arguments: for gymnasium.make, if `environment` is an id or a spec.
         checkpoint: a file for finished blocks, so that the run can go on after an interruption.
-        resume: whether to go on from the checkpoint.
+        resume: whether to go on from the checkpoint. `episodes` may be more than in the interrupted run, not fewer.
         progress: True to show progress on standard error, or a stream to show it on.
 
     Raises:
