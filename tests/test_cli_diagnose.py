@@ -48,6 +48,7 @@ def test_diagnose_from_a_file_prints_json_alone(tmp_path):
         (["CartPole-v1", "--policy", "gaussian"], "Box actions"),
         (["CartPole-v1", "--tolerance", "2"], "tolerance is 2"),
         (["CartPole-v1", "--episodes", "0"], "episodes is 0"),
+        (["CartPole-v1", "--make", "foo=1"], "CartPole-v1 takes no argument 'foo'"),
     ],
 )
 def test_wrong_arguments_exit_2_with_one_helpful_line_and_no_traceback(arguments, words):

@@ -224,6 +224,19 @@ def test_bad_options_are_named(options, message):
         collect_episodes("CartPole-v1", "uniform", 2, **options)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"foo": 1}, "CartPole-v1 takes no argument 'foo' .*; it takes sutton_barto_reward, render_mode, and"),
+        ({"max_episode_steps": "long"}, "CartPole-v1 cannot be made with max_episode_steps='long' "),
+    ],
+)
+@pytest.mark.parametrize("environment", ["CartPole-v1", gymnasium.spec("CartPole-v1")], ids=["id", "spec"])
+def test_arguments_that_an_environment_does_not_take_are_named(environment, arguments, message):
+    with pytest.raises(RolloutError, match=message):
+        collect_episodes(environment, "uniform", 2, make_arguments=arguments)
+
+
 def test_one_environment_is_not_enough():
     with pytest.raises(RolloutError, match="fresh copies"):
         collect_episodes(gymnasium.make("CartPole-v1"), "uniform", 2)
