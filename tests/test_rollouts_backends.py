@@ -292,31 +292,27 @@ def test_a_half_written_record_is_dropped(tmp_path):
     assert path.stat().st_size > size
 
 
-class Interrupted(Exception):
-    pass
-
-
-def interrupted(checkpoint, episodes, *, after):
-    """A run of Dice that stops when so many blocks are finished."""
-    collect = partial(collect_episodes, Dice, "uniform", block_size=10, backend="serial", checkpoint=checkpoint)
+def interrupted(checkpoint, episodes, monkeypatch, *, after):
+    """Run Dice until so many blocks are finished, as far as Ctrl-C; return what goes on from there."""
     written = []
 
     def write(self, block, _write=Checkpoint.write):
         _write(self, block)
-        written.append(block["block"])
+        written.append(block)
         if len(written) == after:
-            raise Interrupted
+            raise KeyboardInterrupt
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(Checkpoint, "write", write)
+    collect = partial(collect_episodes, Dice, "uniform", block_size=10, backend="serial", checkpoint=checkpoint)
+    monkeypatch.setattr(Checkpoint, "write", write)
+    with pytest.raises(KeyboardInterrupt):
         collect(episodes)
     return collect
 
 
-def test_a_resumed_run_may_grow_to_the_same_bytes_but_not_shrink(tmp_path):
+def test_a_resumed_run_may_grow_to_the_same_bytes_but_not_shrink(tmp_path, monkeypatch):
     checkpoint = tmp_path / "partial"
-    collect = interrupted(checkpoint, 25, after=3)  # the last block has 5 episodes, and 10 in a longer run
-    with pytest.raises(RolloutError, match="of a run of 25, and 24 are asked for now.* go on with 25 or more"):
+    collect = interrupted(checkpoint, 25, monkeypatch, after=3)  # the last block has 5 episodes, and 10 in a longer run
+    with pytest.raises(RolloutError, match=r"of a run of 25, and 24 are asked for now.* go on with 25 or more"):
         collect(24, resume=True)
     assert same(collect(47, resume=True), collect_episodes(Dice, "uniform", 47, block_size=10, backend="serial"))
     assert not checkpoint.exists()

@@ -146,8 +146,8 @@ class Checkpoint:
 
     def _too_few(self, theirs: int, ours: int) -> RolloutError:
         return RolloutError(
-            f"{str(self.path)!r} is of a run of {theirs:,}, and {ours:,} are asked for now, so finished blocks would be "
-            f"thrown away; go on with {theirs:,} or more, or delete the file"
+            f"{str(self.path)!r} is of a run of {theirs:,}, and {ours:,} are asked for now, so finished blocks would "
+            f"be thrown away; go on with {theirs:,} or more, or delete the file"
         )
 
 

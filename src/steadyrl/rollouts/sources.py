@@ -130,7 +130,7 @@ def _arguments_line(id_or_spec: Any, name: str, arguments: Mapping[str, Any], er
 
 def _constructor_arguments(id_or_spec: Any) -> list[str]:
     spec = gymnasium.spec(id_or_spec) if isinstance(id_or_spec, str) else id_or_spec
-    entry = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    entry: Any = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [found.name for found in inspect.signature(entry).parameters.values() if found.kind in kinds]
 
