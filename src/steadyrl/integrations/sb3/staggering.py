@@ -17,7 +17,7 @@ from steadyrl.errors import WrapperError
 from steadyrl.phase import PhaseReport
 from steadyrl.restaggering import DelaysLike, Restagger
 from steadyrl.wrappers.pools import row_of, write_rows
-from steadyrl.wrappers.vectors import NamingLostCopies
+from steadyrl.wrappers.vectors import NamingLostCopies, as_seed
 
 
 class SteadyVecEnv(VecEnvWrapper):
@@ -60,7 +60,7 @@ class SteadyVecEnv(VecEnvWrapper):
             same_step=True,
             tolerance=tolerance,
             n_steps=n_steps,
-            rng=np.random.default_rng(seed),
+            rng=np.random.default_rng(as_seed(seed)),
         )
         super().__init__(venv)
 
