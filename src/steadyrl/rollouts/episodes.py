@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steadyrl.errors import FileFormatError, RolloutError
-from steadyrl.rollouts.blocks import Arrays, Block, BlockCollector, Skipped, Work
+from steadyrl.rollouts.blocks import Arrays, Block, BlockCollector, Skipped
 from steadyrl.rollouts.engine import Episode, Failure, Job
 from steadyrl.storage import load_arrays, save_arrays
 
@@ -204,9 +204,10 @@ def add_sums(a: Array, b: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class EpisodeWork(Work):
+class EpisodeWork:
     """Collect single episodes."""
 
+    total: int
     sums: bool = True
     trajectories: bool = False
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from steadyrl.errors import FileFormatError
 from steadyrl.perturbation import Perturbation
-from steadyrl.rollouts.blocks import Arrays, Block, BlockCollector, Skipped, Work
+from steadyrl.rollouts.blocks import Arrays, Block, BlockCollector, Skipped
 from steadyrl.rollouts.engine import Episode, Failure, Job
 from steadyrl.storage import load_arrays, save_arrays
 
@@ -99,9 +99,10 @@ COLUMNS = ("observations", "actions", "returns", "ages", "terminal", "episode_le
 
 
 @dataclass(frozen=True)
-class SampleWork(Work):
+class SampleWork:
     """Collect what rollouts hold at given times."""
 
+    total: int
     times: tuple[int, ...] = ()
     """Increasing."""
     perturbation: Perturbation | None = None
