@@ -227,6 +227,11 @@ def test_bad_delays_are_refused(delays):
         SteadyVecEnv(clocks(4), delays)
 
 
+def test_a_bad_seed_is_refused():
+    with pytest.raises(WrapperError, match="seed is -1; it must be a whole number"):
+        SteadyVecEnv(clocks(2), seed=-1)
+
+
 def test_a_copy_that_dies_is_named(vec):
     env = SteadyVecEnv(vec([partial(Mortal, i, 2) for i in range(4)]), [4, 4, 4, 4])
     env.reset()
