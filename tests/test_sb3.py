@@ -227,6 +227,17 @@ def test_bad_delays_are_refused(delays):
         SteadyVecEnv(clocks(4), delays)
 
 
+@pytest.mark.parametrize("vec", [DummyVecEnv, SubprocVecEnv])
+def test_a_step_before_the_first_reset_says_what_to_do_and_breaks_nothing(vec):
+    env = SteadyVecEnv(vec([partial(gymnasium.make, "CartPole-v1")] * 2))
+    with pytest.raises(WrapperError, match="call reset first") as caught:
+        env.step(np.zeros(2, dtype=int))
+    assert not isinstance(caught.value, CopyLostError)
+    env.reset()
+    assert env.step(np.zeros(2, dtype=int))[0].shape == (2, 4)
+    env.close()
+
+
 def test_a_bad_seed_is_refused():
     with pytest.raises(WrapperError, match="seed is -1; it must be a whole number"):
         SteadyVecEnv(clocks(2), seed=-1)
