@@ -5,10 +5,12 @@ A busy machine then slows both alike.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import statistics
+import warnings
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -42,6 +44,24 @@ def compare(
     }
     print(f"{name}: {found['ratio']} (at least {target}; {found['lowest']} to {found['highest']})", flush=True)
     return found
+
+
+def main(
+    script: str,
+    about: str | None,
+    parts: dict[str, Part],
+    packages: Iterable[str],
+    table: Callable[[dict[str, Any]], str],
+    *,
+    rounds: int,
+) -> None:
+    """Run the parts that the command line names, or all of them."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*parts, []], help="which parts to run; all if none is named")
+    parser.add_argument("--rounds", type=int, default=rounds, help="times that steadyrl and its peer take turns")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    run_parts(script, parts, arguments.parts or parts, arguments.rounds, packages, table)
 
 
 def run_parts(

@@ -10,20 +10,19 @@ Results go to benchmarks/results/rollouts.json, and as a table to rollouts.md, w
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import statistics
 import subprocess
 import sys
 import time
-import warnings
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from ratios import SEED, Part, compare, ratio_table, run_parts
+from ratios import SEED, Part, compare, main, ratio_table
 from steadyrl import Perturbation, collect_episodes, collect_samples
 from steadyrl.rollouts import UniformPolicy, random_gaussian_policy
 
@@ -113,48 +112,51 @@ def processes(rounds: int) -> list[dict[str, Any]]:
     ]
 
 
-def bare_envpool(id: str, seconds: float = 4.0, copies: int = 32) -> float:
+def bare_envpool(id: str, copies: int = 32) -> float:
     import envpool
 
     pool = envpool.make(id, env_type="gymnasium", num_envs=copies, num_threads=2, seed=SEED)
     pool.reset()
     actions = np.full((copies, *pool.action_space.shape), 0.1)
-    steps, begin = 0, time.perf_counter()
-    while time.perf_counter() - begin < seconds:
-        pool.step(actions)
-        steps += copies
-    elapsed = time.perf_counter() - begin
+    found = copies * calls_per_second(lambda: pool.step(actions))
     pool.close()
-    return steps / elapsed
+    return found
 
 
-def async_vector_env(id: str, seconds: float = 4.0, copies: int = 16) -> float:
-    envs = gymnasium.make_vec(id, num_envs=copies, vectorization_mode="async")
-    policy, rng = network(gymnasium.make(id)), np.random.default_rng(SEED)
-    observations, _ = envs.reset(seed=SEED)
-    steps, begin = 0, time.perf_counter()
+def calls_per_second(call: Callable[[], Any], seconds: float = 4.0) -> float:
+    calls, begin = 0, time.perf_counter()
     while time.perf_counter() - begin < seconds:
+        call()
+        calls += 1
+    return calls / (time.perf_counter() - begin)
+
+
+def acting(id: str, envs: Any, observations: Any) -> Callable[[], None]:
+    """Return a function that takes one step in all copies, with the policy that steadyrl is measured with."""
+    policy, rng = network(gymnasium.make(id)), np.random.default_rng(SEED)
+
+    def step() -> None:
+        nonlocal observations
         observations, *_ = envs.step(policy.act(observations, rng).astype(np.float32))
-        steps += copies
-    elapsed = time.perf_counter() - begin
+
+    return step
+
+
+def async_vector_env(id: str, copies: int = 16) -> float:
+    envs = gymnasium.make_vec(id, num_envs=copies, vectorization_mode="async")
+    found = copies * calls_per_second(acting(id, envs, envs.reset(seed=SEED)[0]))
     envs.close()
-    return steps / elapsed
+    return found
 
 
-def subproc_vec_env(id: str, seconds: float = 4.0, copies: int = 16) -> float:
+def subproc_vec_env(id: str, copies: int = 16) -> float:
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
     envs = make_vec_env(id, copies, seed=SEED, vec_env_cls=SubprocVecEnv)
-    policy, rng = network(gymnasium.make(id)), np.random.default_rng(SEED)
-    observations = envs.reset()
-    steps, begin = 0, time.perf_counter()
-    while time.perf_counter() - begin < seconds:
-        observations, *_ = envs.step(policy.act(observations, rng).astype(np.float32))
-        steps += copies
-    elapsed = time.perf_counter() - begin
+    found = copies * calls_per_second(acting(id, envs, envs.reset()))
     envs.close()
-    return steps / elapsed
+    return found
 
 
 def envpool(rounds: int) -> list[dict[str, Any]]:
@@ -250,14 +252,6 @@ PARTS: dict[str, Part] = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which parts to run; all if none is named")
-    parser.add_argument("--rounds", type=int, default=5, help="times that steadyrl and its peer take turns")
-    arguments = parser.parse_args()
-    run_parts("rollouts", PARTS, arguments.parts or PARTS, arguments.rounds, PACKAGES, table)
-
-
 def table(results: dict[str, Any]) -> str:
     lines = ["# Rollouts: measured rates", "", f"{os.cpu_count()} cores; made by `python benchmarks/rollouts.py`.", ""]
     lines += ratio_table(results)
@@ -278,5 +272,4 @@ def table(results: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    main()
+    main("rollouts", __doc__, PARTS, PACKAGES, table, rounds=5)

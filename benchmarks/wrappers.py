@@ -10,11 +10,9 @@ Results go to benchmarks/results/wrappers.json, and as a table to wrappers.md, w
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import time
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -22,7 +20,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ratios import SEED, Part, compare, ratio_table, run_parts
+from ratios import SEED, Part, compare, main, ratio_table
 from steadyrl import EnvPoolVectorEnv, EpisodeLengths, PhaseMonitor, StaggeredVectorEnv, design_delays
 
 TURN = 0.1  # seconds; short, so that whatever else the machine does falls on both
@@ -189,14 +187,5 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines + ratio_table(results)) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which parts to run; all if none is named")
-    parser.add_argument("--rounds", type=int, default=51, help="times that each and its peer take turns")
-    arguments = parser.parse_args()
-    run_parts("wrappers", PARTS, arguments.parts or PARTS, arguments.rounds, PACKAGES, table)
-
-
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    main()
+    main("wrappers", __doc__, PARTS, PACKAGES, table, rounds=51)

@@ -71,6 +71,7 @@ ORDER = [
     "rollouts.clusters",
     "rollouts.checkpoints",
     "rollouts.progress",
+    "rollouts.files",
     "rollouts.episodes",
     "rollouts.samples",
     "rollouts.planning",

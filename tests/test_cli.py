@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from steadyrl import LearningProcess, Perturbation, average_episode_length, gallery, perturb, uniform_policy
+from steadyrl import Episodes, LearningProcess, Perturbation, average_episode_length, gallery, perturb, uniform_policy
 
 
 def run(*arguments):
@@ -17,6 +17,13 @@ def run(*arguments):
         text=True,
         timeout=120,
     )
+
+
+def assert_one_helpful_line(result, words):
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
 
 
 def test_check_prints_one_screen_and_exits_0_for_an_episodic_process():
@@ -100,11 +107,7 @@ def test_a_policy_without_steps_is_repeated_at_every_step(tmp_path):
     ],
 )
 def test_wrong_arguments_exit_2_with_one_helpful_line_and_no_traceback(arguments, words):
-    result = run("check", *arguments)
-    assert result.returncode == 2
-    assert words in result.stderr
-    assert "Traceback" not in result.stderr
-    assert result.stdout == ""
+    assert_one_helpful_line(run("check", *arguments), words)
 
 
 def test_help_teaches():
@@ -144,7 +147,31 @@ def test_a_slow_process_is_checked_in_no_time_and_says_so(tmp_path):
     assert "As it is, the process comes within 0.01 of its steady state after 2.11" in " ".join(result.stdout.split())
 
 
-def test_collect_does_not_take_a_directory_for_its_file(tmp_path):
-    result = run("collect", "CartPole-v1", "--episodes", "2", "--out", str(tmp_path))
-    assert result.returncode == 2
-    assert "which is a directory" in result.stderr
+@pytest.mark.parametrize(
+    ("out", "words"),
+    [
+        (".", "which is a directory; name a file in it"),
+        ("episodes.txt", "name it 'episodes.npz'"),
+        ("episodes", "name it 'episodes.npz'"),
+        ("nowhere/episodes.npz", "there is no directory 'nowhere'"),
+        ("/proc/episodes.npz", "--out is '/proc/episodes.npz', but no file can be written in '/proc' ("),
+    ],
+)
+def test_collect_says_at_once_what_is_wrong_with_its_file(tmp_path, monkeypatch, out, words):
+    monkeypatch.chdir(tmp_path)
+    assert_one_helpful_line(run("collect", "CartPole-v1", "--episodes", 2, "--out", out), words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_collect_replaces_a_file_only_by_a_whole_one_and_says_so(tmp_path):
+    out = tmp_path / "episodes.npz"
+    out.write_text("the old one")
+    command = ["collect", "CartPole-v1", "--episodes", 2, "--out", out, "--backend", "serial"]
+    failed = run(*command, "--max-episode-steps", 1)
+    assert failed.returncode == 2
+    assert out.read_text() == "the old one"
+    assert list(tmp_path.iterdir()) == [out]
+    done = run(*command)
+    assert done.returncode == 0, done.stderr
+    assert "in the place of the one that was there" in " ".join(done.stdout.split())
+    assert len(Episodes.load(out)) == 2

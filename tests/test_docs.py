@@ -53,15 +53,31 @@ def test_every_python_sample_runs_and_prints_what_it_says(page, tmp_path, monkey
         assert runner.summarize(verbose=False).failed == 0, "".join(said)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_command_parses(page):
-    group = typer.main.get_command(app)
-    for _, code, _ in blocks(page, "bash", "console"):
-        for line in re.sub(r"\\\n\s*", "", code).splitlines():
-            words = shlex.split(line.removeprefix("$ "), comments=True)
-            if words[:1] == ["steadyrl"]:
-                command = group.commands[words[1]]
-                command.make_context(words[1], [word for word in words[2:] if word != "..."])
+def commands():
+    """Every command line of steadyrl in the documentation, as words: on lines of their own, and within the text."""
+    for page in [*PAGES, *DOCS.glob("reproduction/*.md"), DOCS.parent / "README.md"]:
+        text = re.sub(r"\\\n\s*", "", page.read_text())
+        lines = [line for _, code, _ in blocks(page, "bash", "console") for line in code.splitlines()]
+        found = re.findall(r"^(?:\$ |    )steadyrl (.+)$", text, re.MULTILINE)
+        found += re.findall(r"^steadyrl (.+)$", re.sub(r"\\\n\s*", "", "\n".join(lines)), re.MULTILINE)
+        found += re.findall(r"`steadyrl ([^`]* [^`]*)`", text)
+        for line in dict.fromkeys(found):
+            words = [word for word in shlex.split(line, comments=True) if word != "..."]
+            if words[-1] != "--help":
+                yield page.stem, words
+
+
+@pytest.mark.parametrize(("page", "words"), [pytest.param(*found, id=" ".join(found[1])) for found in commands()])
+def test_every_command_parses(page, words):
+    name, *rest = words
+    context = typer.main.get_command(app).commands[name].make_context(name, rest)
+    assert context.args == [], f"{page}: what is left over"
+    given = {key for key in context.params if context.get_parameter_source(key).name == "COMMANDLINE"}
+    assert len(given) >= sum(word.startswith("--") for word in rest)
+
+
+def test_the_documentation_shows_every_command():
+    assert {words[0] for _, words in commands()} == set(typer.main.get_command(app).commands)
 
 
 def test_theory_to_code_names_functions_and_tests_that_exist():
@@ -109,7 +125,6 @@ def test_the_reference_has_every_public_name(tmp_path, monkeypatch):
 
 
 def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path):
-    pytest.importorskip("furo")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(tmp_path)]
     built = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert built.returncode == 0, built.stderr

@@ -23,6 +23,8 @@ from steadyrl.experiments.frame import Experiment, Finding, Result, plain, unpla
 from steadyrl.experiments.lab import Lab
 from steadyrl.experiments.pages import page_of, render_markdown, render_markdown_index, verdict
 from steadyrl.experiments.running import UNFINISHED, cost_text, draw, reproduce
+from steadyrl.policies import SoftmaxTable
+from steadyrl.sspg import steady_state_gradient
 
 COMMITTED = Path(__file__).parent.parent / "docs" / "reproduction"
 RESULTS = sorted(COMMITTED.glob("*.npz"))
@@ -242,12 +244,9 @@ def test_the_squared_length_is_not_inflated_by_noise():
 
 def test_every_step_of_complete_episodes_estimates_the_true_gradient():
     # 5 standard errors of 4000 episodes: a false alarm in a million.
-    torch_policies = pytest.importorskip("steadyrl.policies")
-    from steadyrl.sspg import steady_state_gradient
-
     process, _ = gallery.two_terminals()
     logits = np.array([[0.0, 0.0], [0.3, -0.2], [0.0, 0.0], [0.0, 0.0]])
-    policy = torch_policies.SoftmaxTable(logits)
+    policy = SoftmaxTable(logits)
     found = collect_episodes(process, policy.numpy(), 4000, seed=3, backend="serial", trajectories=True)
     samples, owner = every_step(found.trajectories, np.arange(4000))
     samples = replace(samples, observations=samples.observations.argmax(axis=2))
@@ -259,7 +258,6 @@ def test_every_step_of_complete_episodes_estimates_the_true_gradient():
 
 
 def test_common_noise_gives_the_same_episodes_to_the_same_policy_and_nearly_the_same_to_a_near_one(tmp_path):
-    pytest.importorskip("pybullet_envs_gymnasium")
     ascent = Ascent(gradient_check.HOPPER, Lab(0, tmp_path))
     first, again = (ascent.returns(f"r{i}", 12, seed=5) for i in range(2))
     np.testing.assert_array_equal(first, again)

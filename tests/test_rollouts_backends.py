@@ -19,6 +19,7 @@ from steadyrl import (
     EnvironmentRaisedError,
     Episodes,
     EpisodeTooLongError,
+    FileFormatError,
     MissingExtraError,
     NonFiniteError,
     NotEpisodicError,
@@ -289,6 +290,77 @@ def test_a_half_written_record_is_dropped(tmp_path):
     assert again.read(1)["lengths"].tolist() == [0, 1, 2, 3]
     again.close()
     assert path.stat().st_size > size
+
+
+def interrupted(checkpoint, episodes, monkeypatch, *, after):
+    """Run Dice until so many blocks are finished, as far as Ctrl-C; return what goes on from there."""
+    written = []
+
+    def write(self, block, _write=Checkpoint.write):
+        _write(self, block)
+        written.append(block)
+        if len(written) == after:
+            raise KeyboardInterrupt
+
+    collect = partial(collect_episodes, Dice, "uniform", block_size=10, backend="serial", checkpoint=checkpoint)
+    monkeypatch.setattr(Checkpoint, "write", write)
+    with pytest.raises(KeyboardInterrupt):
+        collect(episodes)
+    return collect
+
+
+def test_a_resumed_run_may_grow_to_the_same_bytes_but_not_shrink(tmp_path, monkeypatch):
+    checkpoint = tmp_path / "partial"
+    collect = interrupted(checkpoint, 25, monkeypatch, after=3)  # the last block has 5 episodes, and 10 in a longer run
+    with pytest.raises(RolloutError, match=r"of a run of 25, and 24 are asked for now.* go on with 25 or more"):
+        collect(24, resume=True)
+    assert same(collect(47, resume=True), collect_episodes(Dice, "uniform", 47, block_size=10, backend="serial"))
+    assert not checkpoint.exists()
+
+
+def test_a_run_that_grew_does_not_shrink_back_to_its_first_total(tmp_path):
+    manifest = {"block_size": 4, "total": 8}
+    first = Checkpoint(tmp_path / "partial", manifest, resume=False)
+    first.write({"block": 0, "skipped": [], "lengths": np.arange(4)})
+    first.close()
+    grown = Checkpoint(tmp_path / "partial", {**manifest, "total": 12}, resume=True)
+    grown.write({"block": 2, "skipped": [], "lengths": np.arange(4)})
+    grown.close()
+    with pytest.raises(RolloutError, match="of a run of 12, and 8 are asked for"):
+        Checkpoint(tmp_path / "partial", manifest, resume=True)
+
+
+def test_a_run_that_fails_in_its_first_block_leaves_nothing_behind(tmp_path):
+    checkpoint = tmp_path / "partial"
+    run = partial(collect_episodes, policy="uniform", episodes=20, block_size=20, seed=5, checkpoint=checkpoint)
+    with pytest.raises(EnvironmentRaisedError):
+        run(partial(Faulty, "raise"))
+    assert not checkpoint.exists()
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("size", [0, 5, 30, None])
+def test_a_checkpoint_without_a_finished_block_is_begun_again(tmp_path, resume, size):
+    path = tmp_path / "partial"
+    killed = Checkpoint(path, {"block_size": 4, "total": 8, "seed": 1}, resume=False)
+    killed._file.close()  # as a process that is killed leaves it
+    if size is not None:
+        os.truncate(path, size)
+    again = Checkpoint(path, {"block_size": 4, "total": 8, "seed": 2}, resume=resume)
+    assert again.blocks == []
+    again.write({"block": 1, "skipped": [], "lengths": np.arange(4)})
+    again.close()
+    last = Checkpoint(path, {"block_size": 4, "total": 8, "seed": 2}, resume=True)
+    assert last.blocks == [1]
+    last.close()
+
+
+def test_a_file_of_another_kind_is_not_overwritten_by_a_checkpoint(tmp_path):
+    path = tmp_path / "partial"
+    path.write_text("my notes")
+    with pytest.raises(FileFormatError, match="not a checkpoint"):
+        Checkpoint(path, {"block_size": 4, "total": 8}, resume=False)
+    assert path.read_text() == "my notes"
 
 
 def test_the_commands_output_when_there_is_no_terminal(tmp_path):

@@ -11,6 +11,7 @@ from scripted import Dice, Spaces, same
 from steadyrl import Episodes, FileFormatError, PolicyError, RolloutError, collect_episodes
 from steadyrl.rollouts.episodes import count_ages
 from steadyrl.rollouts.seeding import episode_seeds
+from steadyrl.storage import save_arrays
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +183,20 @@ def test_merging_the_same_or_different_things_is_an_error(cartpole):
         cartpole.merge(collect_episodes("Acrobot-v1", "uniform", 4, seed=9, backend="serial"))
 
 
+def test_files_without_some_of_their_arrays_are_recognised(tmp_path):
+    save_arrays(tmp_path / "a.npz", "episodes", {"provenance": {}, "skipped": []}, {"lengths": np.ones(3)})
+    with pytest.raises(FileFormatError, match=r"does not hold whole episodes \('returns'\)"):
+        Episodes.load(tmp_path / "a.npz")
+
+
+def test_wide_observations_are_not_summed_unless_asked_for():
+    wide = partial(Spaces, spaces.Box(0.0, 1.0, (10_001,), np.float32), spaces.Discrete(2))
+    found = collect_episodes(wide, "uniform", 2, backend="serial")
+    assert found.ages is None
+    assert "10,001 values (observation_sums=True keeps them)" in found.notes[0]
+    assert collect_episodes(wide, "uniform", 2, backend="serial", observation_sums=True).ages.total.shape[1] == 10_001
+
+
 def test_damaged_files_are_recognised(tmp_path):
     path = tmp_path / "a.npz"
     path.write_bytes(b"PK not quite")
@@ -222,6 +237,19 @@ def test_bad_arguments_are_named(arguments, message):
 def test_bad_options_are_named(options, message):
     with pytest.raises(RolloutError, match=message):
         collect_episodes("CartPole-v1", "uniform", 2, **options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"foo": 1}, "CartPole-v1 takes no argument 'foo' .*; it takes sutton_barto_reward, render_mode, and"),
+        ({"max_episode_steps": "long"}, "CartPole-v1 cannot be made with max_episode_steps='long' "),
+    ],
+)
+@pytest.mark.parametrize("environment", ["CartPole-v1", gymnasium.spec("CartPole-v1")], ids=["id", "spec"])
+def test_arguments_that_an_environment_does_not_take_are_named(environment, arguments, message):
+    with pytest.raises(RolloutError, match=message):
+        collect_episodes(environment, "uniform", 2, make_arguments=arguments)
 
 
 def test_one_environment_is_not_enough():

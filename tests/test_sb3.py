@@ -13,19 +13,15 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from scipy.stats import chisquare
-
-pytest.importorskip("stable_baselines3")
-
-import torch
 from stable_baselines3 import A2C, DQN, PPO, SAC
 from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.utils import check_for_correct_spaces
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
     SubprocVecEnv,
@@ -231,6 +227,22 @@ def test_bad_delays_are_refused(delays):
         SteadyVecEnv(clocks(4), delays)
 
 
+@pytest.mark.parametrize("vec", [DummyVecEnv, SubprocVecEnv])
+def test_a_step_before_the_first_reset_says_what_to_do_and_breaks_nothing(vec):
+    env = SteadyVecEnv(vec([partial(gymnasium.make, "CartPole-v1")] * 2))
+    with pytest.raises(WrapperError, match="call reset first") as caught:
+        env.step(np.zeros(2, dtype=int))
+    assert not isinstance(caught.value, CopyLostError)
+    env.reset()
+    assert env.step(np.zeros(2, dtype=int))[0].shape == (2, 4)
+    env.close()
+
+
+def test_a_bad_seed_is_refused():
+    with pytest.raises(WrapperError, match="seed is -1; it must be a whole number"):
+        SteadyVecEnv(clocks(2), seed=-1)
+
+
 def test_a_copy_that_dies_is_named(vec):
     env = SteadyVecEnv(vec([partial(Mortal, i, 2) for i in range(4)]), [4, 4, 4, 4])
     env.reset()
@@ -298,11 +310,20 @@ def test_envpool_is_seeded_as_stable_baselines3_does():
     assert [list(info) for info in env.reset_infos] == [["elapsed_step"]] * 3
 
 
-def test_envpool_has_the_spaces_of_gymnasium_so_that_models_can_be_exchanged():
-    for id in ("CartPole-v1", "Hopper-v5"):
-        other = DummyVecEnv([lambda id=id: gymnasium.make(id)])
-        env = EnvPoolVecEnv(id, 2, num_threads=1)
-        check_for_correct_spaces(other, env.observation_space, env.action_space)
+@pytest.mark.parametrize("id", ["CartPole-v1", "Hopper-v5"])
+def test_envpool_has_the_spaces_of_gymnasium_so_that_models_can_be_exchanged(tmp_path, id):
+    gym, pool = DummyVecEnv([lambda: gymnasium.make(id)] * 2), EnvPoolVecEnv(id, 2, num_threads=1)
+    assert (pool.observation_space, pool.action_space) == (gym.observation_space, gym.action_space)
+    observations = gym.reset()
+    for first, second in ((gym, pool), (pool, gym)):
+        saved = ppo(first)
+        saved.save(tmp_path / "model.zip")
+        loaded = PPO.load(tmp_path / "model.zip", env=second, device="cpu")
+        for actions in zip(
+            *(model.predict(observations, deterministic=True) for model in (saved, loaded)), strict=True
+        ):
+            np.testing.assert_array_equal(*actions)
+        assert loaded.learn(32).num_timesteps == 32
 
 
 def test_envpool_answers_what_stable_baselines3_asks_and_no_more():

@@ -383,8 +383,6 @@ def test_every_setting_is_an_option_and_explained():
 
 
 def test_a_video_is_written(tmp_path):
-    pytest.importorskip("moviepy")
-    pytest.importorskip("pygame")
     from steadyrl.sspg.evaluation import record_video
 
     pictures = record_video("uniform", "CartPole-v1", tmp_path / "a.mp4")

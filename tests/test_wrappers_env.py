@@ -4,6 +4,7 @@ Counts are compared by chi-square tests at level 1e-4, means at 5 standard error
 seeds.
 """
 
+import re
 from functools import partial
 
 import gymnasium
@@ -144,6 +145,12 @@ def test_a_perturbation_outside_zero_and_one_is_refused(perturbation):
         PerturbedStarts(gymnasium.make(SWEEP), "auto", average_episode_length=1.0)
 
 
+@pytest.mark.parametrize("perturbation", [{"foo": 1}, {}, "foo", None, [0.5]])
+def test_what_is_no_perturbation_is_shown_with_what_it_could_be(perturbation):
+    with pytest.raises(PerturbationError, match=rf"perturbation is {re.escape(repr(perturbation))}; .*detour.*'auto'"):
+        PerturbedStarts(gymnasium.make(SWEEP), perturbation)
+
+
 class Unseeded(Drawn):
     """Does not seed `np_random` in its reset: it has a generator of its own."""
 
@@ -169,7 +176,7 @@ def transcript(env, seed, steps=60):
 @pytest.mark.parametrize("cure", [PerturbedStarts, StaggeredStart, PreRolledStart])
 def test_seeded_resets_reproduce(name, cure):
     if name == "HopperBulletEnv-v0":
-        pytest.importorskip("pybullet_envs_gymnasium")
+        import pybullet_envs_gymnasium  # noqa: F401  (registers it)
     delays = design_delays(EpisodeLengths.from_gymnasium([5, 9, 30]))
 
     def run(seed):
@@ -521,3 +528,37 @@ def test_other_bad_input_is_refused():
         StaggeredStart(Drawn(), 3, window=4, autoreset_mode="Sometimes")
     with pytest.raises(PolicyError, match="policy is 7"):
         PreRolledStart(Drawn(), 3, 7).reset(seed=0)
+
+
+def test_lengths_and_bare_dictionaries_are_not_delays():
+    for cure in (PreRolledStart, StaggeredStart):
+        with pytest.raises(
+            DelaysError, match=r"delays is EpisodeLengths \(E\[T\] = 5.3\).*give design_delays\(lengths\)"
+        ):
+            cure(Drawn(), DRAWN)
+        with pytest.raises(DelaysError, match=r"delays is \{'foo': 1\}; give Delays"):
+            cure(Drawn(), {"foo": 1})
+
+
+@pytest.mark.parametrize(
+    ("cure", "instead"),
+    [
+        (partial(PerturbedStarts, perturbation=0.5), r"wrappers=\[perturbed\]"),
+        (partial(PreRolledStart, delays=3), "pre_roll"),
+        (partial(StaggeredStart, delays=3, window=4), "StaggeredVectorEnv"),
+        (partial(StationaryStart, limit=9), "pre_roll"),
+    ],
+)
+def test_cures_for_one_environment_name_those_for_many(cure, instead):
+    with pytest.raises(WrapperError, match=rf"SyncVectorEnv, 2 copies.* for a single one; .*{instead}"):
+        cure(SyncVectorEnv([Drawn, Drawn]))
+    with pytest.raises(WrapperError, match=r"env is 'CartPole-v1', not a gymnasium\.Env"):
+        cure("CartPole-v1")
+
+
+@pytest.mark.parametrize("action", [np.zeros(3, dtype=int), 0.5, None, "left"], ids=repr)
+def test_a_policy_with_unfit_actions_is_told_so(action):
+    with pytest.raises(
+        PolicyError, match=r"policy returned actions of shape .*Discrete\(2\) needs shape \(\) and whole"
+    ):
+        PreRolledStart(Drawn(), 3, lambda observation: action).reset(seed=0)

@@ -707,6 +707,56 @@ def test_wrong_delays_are_refused(delays):
             build(envs, delays)
 
 
+def test_lengths_are_not_delays():
+    for build in (StaggeredVectorEnv, pre_roll):
+        with pytest.raises(
+            DelaysError, match=r"delays is EpisodeLengths \(E\[T\] = 5.3\).*give design_delays\(lengths\)"
+        ):
+            build(scripted(SyncVectorEnv, NEXT_STEP), DRAWN)
+
+
+@pytest.mark.parametrize("seed", ["foo", -1, 1.5, True])
+def test_bad_seeds_are_refused(seed):
+    envs = scripted(SyncVectorEnv, NEXT_STEP)
+    staggered = StaggeredVectorEnv(envs, DELAYS)
+    for use in (
+        partial(StaggeredVectorEnv, envs, DELAYS, seed=seed),
+        partial(pre_roll, envs, DELAYS, seed=seed),
+        partial(staggered.reset, seed=seed),
+        partial(staggered.reset, seed=[1, 2, 3, seed]),
+    ):
+        with pytest.raises(WrapperError, match=f"seed is {seed!r}; it must be a whole number") as caught:
+            use()
+        assert not isinstance(caught.value, CopyLostError)
+    with pytest.raises(WrapperError, match="2 seeds for 4 copies"):
+        staggered.reset(seed=[1, 2])
+
+
+def test_seeds_may_be_numbers_of_numpy():
+    envs = StaggeredVectorEnv(gymnasium.make_vec("CartPole-v1", 4, vectorization_mode="sync"), DELAYS)
+    for seed in (3, [3, 4, 5, 6]):
+        expected = envs.reset(seed=seed)[0]
+        np.testing.assert_array_equal(envs.reset(seed=np.asarray(seed)[()])[0], expected)
+
+
+@pytest.mark.parametrize("delays", [DELAYS, "auto"], ids=repr)
+@pytest.mark.parametrize("vector", ["sync", "async", "vector_entry_point"])
+def test_a_step_before_the_first_reset_says_what_to_do_and_breaks_nothing(vector, delays):
+    envs = StaggeredVectorEnv(gymnasium.make_vec("CartPole-v1", 4, vectorization_mode=vector), delays)
+    with pytest.raises(WrapperError, match="call reset first") as caught:
+        envs.step(np.zeros(4, dtype=int))
+    assert not isinstance(caught.value, CopyLostError)
+    envs.reset(seed=0)
+    assert envs.step(np.zeros(4, dtype=int))[0].shape == (4, 4)
+    envs.close()
+
+
+@pytest.mark.parametrize("actions", [np.zeros(3, dtype=int), np.zeros((4, 2), dtype=int), np.zeros(4), None], ids=repr)
+def test_a_pre_roll_names_the_policy_whose_actions_do_not_fit(actions):
+    with pytest.raises(PolicyError, match=r"policy returned actions of shape .* needs shape \(4,\) and whole numbers"):
+        pre_roll(scripted(SyncVectorEnv, NEXT_STEP), DELAYS, lambda observations: actions)
+
+
 def test_delays_for_episodes_without_an_action_do_not_fit_a_stream_without_ends():
     delays = design_delays(EpisodeLengths([0.0, 0.5, 0.5]))
     with pytest.raises(DelaysError, match="T = 1"):

@@ -188,6 +188,15 @@ def _check_copies(n: int) -> None:
         raise DelaysError(f"the number of copies is {n!r}; it must be a whole number, 1 or more")
 
 
+def refuse_lengths(delays: object) -> None:
+    """Say so, if these are lengths of episodes where delays are wanted."""
+    if isinstance(delays, EpisodeLengths):
+        raise DelaysError(
+            f"delays is EpisodeLengths (E[T] = {delays.mean:.6g}), which says how long episodes are, not when copies "
+            "are to start; give design_delays(lengths)"
+        )
+
+
 def check_lengths(lengths: EpisodeLengths) -> None:
     """Say so, if these are bare numbers: whether they count the reset cannot be seen."""
     if not isinstance(lengths, EpisodeLengths):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -41,7 +42,7 @@ except ImportError as _error:  # pragma: no cover
     raise MissingExtraError("training needs PyTorch; install it with: pip install 'steadyrl[train]'") from _error
 
 
-class NetworkModule(nn.Module):
+class NetworkModule(nn.Module, ABC):
     """What Gaussian and categorical policies share: normalised observations, a tanh network, a numpy twin."""
 
     mean: Tensor
@@ -82,13 +83,13 @@ class NetworkModule(nn.Module):
         """Return log pi(action | observation), [B]."""
         return self.log_prob_and_entropy(self.features(observations), actions)[0]
 
+    @abstractmethod
     def entropy(self, observations: Any) -> Tensor:
         """Return the entropy of the actions' distribution, [B]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def log_prob_and_entropy(self, features: Tensor, actions: Any) -> tuple[Tensor, Tensor]:
         """Return both from features, in one pass through the network."""
-        raise NotImplementedError
 
     def numpy(self) -> NetworkPolicy:
         """Return the same policy without PyTorch."""

@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from steadyrl.delays import Delays, design_delays
+from steadyrl.delays import Delays, design_delays, refuse_lengths
 from steadyrl.errors import DelaysError
 from steadyrl.phase import LOOK, Flags, PhaseTracker
 from steadyrl.resets import LIKELY, allowing_for_resets, hazards, unforeseen_ends
@@ -155,6 +155,7 @@ def assigned_delays(
     """Return one delay a copy: those given, or by quantile, in random order."""
     if isinstance(delays, Delays):
         return (delays.for_same_step() if same_step else delays).assign(num_envs, rng=rng)
+    refuse_lengths(delays)
     values = np.asarray(delays)
     if values.shape != (num_envs,) or values.dtype.kind not in "iu" or (values < 1).any():
         raise DelaysError(

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from steadyrl.commands.options import AsJson
 from steadyrl.errors import FileFormatError, PolicyError, ProcessError
 from steadyrl.figures import check_picture, mixing_curves
 from steadyrl.perturbation import Perturbation
@@ -47,7 +48,7 @@ def check(
         typer.Option(help="Of the recursive perturbation, between 0 and 1; by default the paper's 1 - 1/E[T]."),
     ] = None,
     tolerance: Annotated[float, typer.Option(help="The distance at which the process counts as mixed.")] = 0.01,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
     plot: Annotated[
         Path | None,
         typer.Option(help="Draw the distance to the steady state, raw and perturbed, to this .png, .svg or .pdf."),

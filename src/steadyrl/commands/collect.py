@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -11,28 +13,38 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from steadyrl.commands.options import make_arguments
+from steadyrl.commands.options import (
+    Address,
+    Backend,
+    EnvironmentId,
+    Make,
+    PolicyName,
+    Workers,
+    check_out,
+    make_arguments,
+)
 from steadyrl.errors import RolloutError
 from steadyrl.rollouts.collect import collect_episodes
 from steadyrl.rollouts.episodes import Episodes
 
 
 def collect(
-    environment: Annotated[
-        str, typer.Argument(help="A Gymnasium id: CartPole-v1, HopperBulletEnv-v0, or package:Name-v0.")
-    ],
+    environment: EnvironmentId,
     episodes: Annotated[int, typer.Option(help="How many complete episodes.")],
-    out: Annotated[Path, typer.Option(help="The file to write (.npz); read it with steadyrl.Episodes.load.")],
-    policy: Annotated[
-        str,
-        typer.Option(help="'uniform', 'gaussian' (the paper's: a random 64 x 64 network), or a policy file."),
-    ] = "uniform",
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The file to write (.npz); read it with steadyrl.Episodes.load. One that is there is replaced at the "
+            "end, by a whole one."
+        ),
+    ],
+    policy: PolicyName = "uniform",
     seed: Annotated[
         int, typer.Option(help="Of everything random; the same seed gives the same file (EnvPool's is another).")
     ] = 0,
-    backend: Annotated[str, typer.Option(help="'auto', 'serial', 'processes', 'envpool' or 'ray'.")] = "auto",
-    workers: Annotated[int | None, typer.Option(help="Processes, or EnvPool's threads; by default one a core.")] = None,
-    address: Annotated[str | None, typer.Option(help="Of a Ray cluster; without it, 'ray' starts a local one.")] = None,
+    backend: Backend = "auto",
+    workers: Workers = None,
+    address: Address = None,
     step_timeout: Annotated[
         float | None, typer.Option(help="Seconds that one step of the environment may take.")
     ] = None,
@@ -43,10 +55,13 @@ def collect(
     ] = None,
     block_size: Annotated[int | None, typer.Option(help="Episodes that are run together in one place.")] = None,
     trajectories: Annotated[bool, typer.Option("--trajectories", help="Keep whole trajectories.")] = False,
-    make: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE for gymnasium.make, as in max_episode_steps=200; repeatable.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the blocks of an interrupted run.")] = False,
+    make: Make = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on from the blocks of an interrupted run, to as many --episodes as it had, or more."
+        ),
+    ] = False,
 ) -> None:
     """Collect complete episodes of an environment: lengths, returns, and sums of the observation at each age.
 
@@ -58,14 +73,9 @@ def collect(
 
     `steadyrl collect HopperBulletEnv-v0 --policy gaussian --episodes 4000 --out hopper.npz --backend processes`
     """
-    if not out.absolute().parent.is_dir():
-        raise RolloutError(f"--out is {str(out)!r}, but there is no directory {str(out.parent)!r}; make it first")
-    if out.is_dir():
-        raise RolloutError(
-            f"--out is {str(out)!r}, which is a directory; name a file in it, as {str(out / 'episodes.npz')!r}"
-        )
+    _check_file(out)
     partial = out.with_name(out.name + ".partial")
-    try:
+    with _saying_how_to_go_on(partial):
         found = collect_episodes(
             environment,
             policy,
@@ -79,24 +89,44 @@ def collect(
             max_episode_steps=max_episode_steps,
             block_size=block_size,
             trajectories=trajectories,
-            make_arguments=make_arguments(make or []),
+            make_arguments=make_arguments(make),
             checkpoint=partial,
             resume=resume,
             progress=True,
         )
-    except KeyboardInterrupt:
-        Console(stderr=True).print(
-            f"interrupted; finished blocks are kept in {partial}: repeat the command with --resume to go on from them",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
-        raise typer.Exit(130) from None
+    replaces = out.exists()
     found.save(out)
-    _print_episodes(found, out)
+    _print_episodes(found, f"{out}, in the place of the one that was there" if replaces else str(out))
 
 
-def _print_episodes(found: Episodes, out: Path) -> None:
+def _check_file(out: Path) -> None:
+    """Say why the file could not be written in the end, before anything is run."""
+    if out.is_dir():
+        raise RolloutError(
+            f"--out is {str(out)!r}, which is a directory; name a file in it, as {str(out / 'episodes.npz')!r}"
+        )
+    if out.suffix != ".npz":
+        raise RolloutError(
+            f"--out is {str(out)!r}, but what is written is NumPy's .npz; name it {str(out.with_suffix('.npz'))!r}"
+        )
+    if not out.absolute().parent.is_dir():
+        raise RolloutError(f"--out is {str(out)!r}, but there is no directory {str(out.parent)!r}; make it first")
+    check_out(out, out.absolute().parent)
+
+
+@contextmanager
+def _saying_how_to_go_on(partial: Path) -> Iterator[None]:
+    """On Ctrl-C, say what is kept and stop."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = f"finished blocks are kept in {partial}: repeat the command with --resume to go on from them"
+        text = f"interrupted; {kept if partial.exists() else 'no block was finished yet, so nothing is kept'}"
+        Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+
+
+def _print_episodes(found: Episodes, file: str) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -110,5 +140,5 @@ def _print_episodes(found: Episodes, out: Path) -> None:
     table.add_row("ends", f"{int(found.terminated.sum()):,} terminated, {int(found.truncated.sum()):,} truncated")
     if found.skipped:
         table.add_row("left out", f"{len(found.skipped):,}, the first: {escape(found.skipped[0].message)}")
-    table.add_row("file", escape(str(out)))
+    table.add_row("file", escape(file))
     Console().print(table, highlight=False)

@@ -14,8 +14,8 @@ import typer
 from rich.console import Console
 
 from steadyrl import diagnosis
-from steadyrl.commands.options import make_arguments
-from steadyrl.diagnosis import analyse
+from steadyrl.commands.options import AsJson, Backend, Make, PolicyName, Seed, Workers, check_out, make_arguments
+from steadyrl.diagnosis import Diagnosis, analyse
 from steadyrl.errors import RolloutError
 from steadyrl.lengthfiles import read_lengths, write_lengths
 from steadyrl.report import write_report
@@ -34,9 +34,7 @@ def diagnose(
             help="Diagnose saved episodes (.npz) or lengths (.txt, .csv, .npy, Stable-Baselines3's monitor.csv).",
         ),
     ] = None,
-    policy: Annotated[
-        str, typer.Option(help="'uniform', 'gaussian' (a random 64 x 64 network), or a policy file.")
-    ] = "uniform",
+    policy: PolicyName = "uniform",
     episodes: Annotated[
         int | None, typer.Option(help="How many; by default until the mixing time is known within 10%.")
     ] = None,
@@ -44,17 +42,15 @@ def diagnose(
     n_steps: Annotated[int, typer.Option(help="Steps of each copy between two updates.")] = 16,
     tolerance: Annotated[float, typer.Option(help="The distance at which data counts as steady.")] = 0.01,
     max_episodes: Annotated[int, typer.Option(help="Where collecting stops in any case.")] = 20_000,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    backend: Annotated[str, typer.Option(help="'auto', 'serial', 'processes', 'envpool' or 'ray'.")] = "auto",
-    workers: Annotated[int | None, typer.Option(help="Processes, or EnvPool's threads; by default one a core.")] = None,
-    make: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE for gymnasium.make, as in max_episode_steps=200; repeatable.")
-    ] = None,
+    seed: Seed = 0,
+    backend: Backend = "auto",
+    workers: Workers = None,
+    make: Make = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Write report.html, diagnosis.json and lengths.txt to this directory (made if need be)."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Diagnose an environment: is its data at steady state, when will it be, and what is the cheapest cure?
 
@@ -68,13 +64,10 @@ def diagnose(
     """
     if (environment is None) == (source is None):
         raise RolloutError("name an environment, or give --from FILE with episode lengths: one of the two")
-    console = Console(stderr=True)
+    if out is not None:
+        _check_directory(out)
     if source is not None:
-        gathered = read_lengths(source)
-        with console.status(f"analysing {len(gathered.lengths):,} episodes"):
-            found = analyse(
-                gathered, tolerance=tolerance, num_envs=num_envs, n_steps=n_steps, rng=np.random.default_rng([seed, 4])
-            )
+        found = _diagnose_file(source, tolerance=tolerance, num_envs=num_envs, n_steps=n_steps, seed=seed)
     else:
         found = diagnosis.diagnose(
             environment,
@@ -87,23 +80,48 @@ def diagnose(
             max_episodes=max_episodes,
             backend=backend,
             workers=workers,
-            make_arguments=make_arguments(make or []),
+            make_arguments=make_arguments(make),
             progress=not as_json,
         )
     file = source if out is None else out / "lengths.txt"
     if file is not None:
         found = replace(found, lengths_code=f"lengths = steadyrl.load_lengths({str(file)!r})")
-    text = json.dumps(found.as_json(), indent=2)
-    if as_json:
-        typer.echo(text)
-        for warning in found.warnings:
-            console.print(f"warning: {warning}", highlight=False, markup=False, soft_wrap=True)
-    else:
-        print_diagnosis(found, Console())
+    _show(found, as_json=as_json)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        write_report(found, out / "report.html", command=shlex.join(["steadyrl", *sys.argv[1:]]))
-        write_atomically(out / "diagnosis.json", text.encode())
-        write_lengths(found.lengths, found.episodes, out / "lengths.txt")
-        text = f"wrote {out / 'report.html'}, diagnosis.json and lengths.txt"
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        _write(found, out)
+
+
+def _diagnose_file(source: Path, *, tolerance: float, num_envs: int, n_steps: int, seed: int) -> Diagnosis:
+    gathered = read_lengths(source)
+    with Console(stderr=True).status(f"analysing {len(gathered.lengths):,} episodes"):
+        rng = np.random.default_rng([seed, 4])
+        return analyse(gathered, tolerance=tolerance, num_envs=num_envs, n_steps=n_steps, rng=rng)
+
+
+def _check_directory(out: Path) -> None:
+    """Say why the report could not be written in the end, before anything is run."""
+    there = next(place for place in (out.absolute(), *out.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise RolloutError(f"--out is {str(out)!r}, but {str(there)!r} is a file; name a directory for the report")
+    check_out(out, there)
+
+
+def _show(found: Diagnosis, *, as_json: bool) -> None:
+    if not as_json:
+        print_diagnosis(found, Console())
+        return
+    typer.echo(json.dumps(found.as_json(), indent=2))
+    for warning in found.warnings:
+        _say(f"warning: {warning}")
+
+
+def _write(found: Diagnosis, out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    write_report(found, out / "report.html", command=shlex.join(["steadyrl", *sys.argv[1:]]))
+    write_atomically(out / "diagnosis.json", json.dumps(found.as_json(), indent=2).encode())
+    write_lengths(found.lengths, found.episodes, out / "lengths.txt")
+    _say(f"wrote {out / 'report.html'}, diagnosis.json and lengths.txt")
+
+
+def _say(text: str) -> None:
+    Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)

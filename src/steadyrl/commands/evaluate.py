@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from steadyrl.commands.options import make_arguments
+from steadyrl.commands.options import AsJson, Backend, EnvironmentId, Make, Seed, Workers, make_arguments
 from steadyrl.confidence import Interval
 from steadyrl.sspg.evaluation import Evaluation, record_video
 from steadyrl.sspg.evaluation import evaluate as run_episodes
@@ -19,19 +19,17 @@ from steadyrl.sspg.evaluation import evaluate as run_episodes
 
 def evaluate(
     policy: Annotated[str, typer.Argument(help="A policy file, 'uniform', or 'gaussian'.")],
-    environment: Annotated[str, typer.Argument(help="A Gymnasium id: CartPole-v1, Hopper-v5, or package:Name-v0.")],
+    environment: EnvironmentId,
     episodes: Annotated[int, typer.Option(help="How many complete episodes.")] = 100,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Take the mean, or the likeliest action, instead of drawing.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    backend: Annotated[str, typer.Option(help="'auto', 'serial', 'processes', 'envpool' or 'ray'.")] = "auto",
-    workers: Annotated[int | None, typer.Option(help="Processes, or EnvPool's threads; by default one a core.")] = None,
+    seed: Seed = 0,
+    backend: Backend = "auto",
+    workers: Workers = None,
     video: Annotated[Path | None, typer.Option(help="Write a video of one episode (.mp4 or .gif).")] = None,
-    make: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE for gymnasium.make, as in max_episode_steps=200; repeatable.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    make: Make = None,
+    as_json: AsJson = False,
 ) -> None:
     """Evaluate a policy: its mean return and average episode length, with 95% intervals.
 
@@ -40,7 +38,7 @@ def evaluate(
 
     `steadyrl evaluate hopper/policy.safetensors Hopper-v5 --deterministic --video hop.mp4`
     """
-    arguments = make_arguments(make or [])
+    arguments = make_arguments(make)
     if video is not None:  # first: it may turn out that there can be none
         pictures = record_video(
             policy, environment, video, deterministic=deterministic, seed=seed, make_arguments=arguments
@@ -59,11 +57,15 @@ def evaluate(
     )
     if as_json:
         typer.echo(json.dumps(_as_json(found, policy, environment), indent=2))
-        return
+    else:
+        _print_evaluation(found, policy)
+
+
+def _print_evaluation(found: Evaluation, policy: str) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    manner = "deterministic" if deterministic else "actions drawn"
+    manner = "deterministic" if found.deterministic else "actions drawn"
     table.add_row("policy", escape(f"{policy}, {manner}"))
     table.add_row("episodes", f"{len(found.episodes):,}")
     table.add_row("return", _words(found.mean_return))

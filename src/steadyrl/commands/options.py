@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
 
 from steadyrl.errors import RolloutError
 
+EnvironmentId: TypeAlias = Annotated[
+    str, typer.Argument(help="A Gymnasium id: CartPole-v1, Hopper-v5, HopperBulletEnv-v0, or package:Name-v0.")
+]
+PolicyName: TypeAlias = Annotated[
+    str, typer.Option(help="'uniform', 'gaussian' (the paper's: a random 64 x 64 network), or a policy file.")
+]
+Seed: TypeAlias = Annotated[int, typer.Option(help="Of everything random.")]
+Backend: TypeAlias = Annotated[str, typer.Option(help="'auto', 'serial', 'processes', 'envpool' or 'ray'.")]
+Workers: TypeAlias = Annotated[int | None, typer.Option(help="Processes, or EnvPool's threads; by default one a core.")]
+Address: TypeAlias = Annotated[str | None, typer.Option(help="Of a Ray cluster; without it, 'ray' starts a local one.")]
+Make: TypeAlias = Annotated[
+    list[str] | None, typer.Option(help="KEY=VALUE for gymnasium.make, as in max_episode_steps=200; repeatable.")
+]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
-def make_arguments(pairs: list[str]) -> dict[str, Any]:
+
+def make_arguments(pairs: list[str] | None) -> dict[str, Any]:
     """Return KEY=VALUE pairs as arguments; a value is read as JSON, or else as the text that it is."""
     arguments: dict[str, Any] = {}
-    for pair in pairs:
+    for pair in pairs or []:
         key, separator, value = pair.partition("=")
         if not separator or not key.isidentifier():
             raise RolloutError(f"--make is {pair!r}; it must be KEY=VALUE, as in max_episode_steps=200")
@@ -20,3 +39,15 @@ def make_arguments(pairs: list[str]) -> dict[str, Any]:
         except json.JSONDecodeError:
             arguments[key] = value
     return arguments
+
+
+def check_out(out: Path, directory: Path) -> None:
+    """Say that nothing can be written to the directory of --out, before anything is run for it."""
+    try:
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise RolloutError(
+            f"--out is {str(out)!r}, but no file can be written in {str(directory)!r} ({error.strerror}); name another "
+            "place"
+        ) from error

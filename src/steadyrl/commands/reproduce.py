@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from steadyrl.commands.options import Address, Workers
 from steadyrl.experiments.catalogue import EXPERIMENTS, named
 from steadyrl.experiments.pages import Page
 from steadyrl.experiments.running import cost_text
@@ -30,8 +31,8 @@ def reproduce(
     ] = False,
     seed: Annotated[int, typer.Option(help="Of everything random; the same seed gives the same files.")] = 0,
     backend: Annotated[str, typer.Option(help="'auto', 'serial', 'processes' or 'ray'.")] = "auto",
-    workers: Annotated[int | None, typer.Option(help="Processes, or EnvPool's threads; by default one a core.")] = None,
-    address: Annotated[str | None, typer.Option(help="Of a Ray cluster; without it, 'ray' starts a local one.")] = None,
+    workers: Workers = None,
+    address: Address = None,
 ) -> None:
     """Reproduce the paper: every figure, table and claim, beside what the paper says.
 

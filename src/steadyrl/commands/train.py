@@ -14,9 +14,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from steadyrl.commands.options import make_arguments
+from steadyrl.commands.options import EnvironmentId, Make, make_arguments
 from steadyrl.errors import MissingExtraError
 from steadyrl.sspg.settings import CHOICES, HELP, Settings
+
+_Out = Annotated[Path, typer.Option(help="The directory for policy, history and checkpoint; it is made if need be.")]
+_Policy = Annotated[Path | None, typer.Option(help="A policy file to begin with.")]
+_Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in OUT.")]
 
 
 def run_training(
@@ -49,7 +53,7 @@ def run_training(
             policy=policy,
             out=out,
             resume=resume,
-            make_arguments=make_arguments(make or []),
+            make_arguments=make_arguments(make),
             progress=True,
         )
     except KeyboardInterrupt:
@@ -82,31 +86,16 @@ def _option(entry: Field[Any], kind: Any) -> inspect.Parameter:
 
 def _command() -> Callable[..., None]:
     """Return the command: what every run needs, then an option for each field of the settings."""
-    help_of = {
-        "environment": "A Gymnasium id: CartPole-v1, Hopper-v5, or package:Name-v0.",
-        "out": "The directory for policy, history and checkpoint; it is made if need be.",
-        "policy": "A policy file to begin with.",
-        "make": "KEY=VALUE for gymnasium.make, as in max_episode_steps=200; repeatable.",
-        "resume": "Go on from the checkpoint in OUT.",
-    }
-    keyword = inspect.Parameter.KEYWORD_ONLY
+    keyword, required = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
     own = [
-        inspect.Parameter(
-            "environment", keyword, annotation=Annotated[str, typer.Argument(help=help_of["environment"])]
-        ),
-        inspect.Parameter("out", keyword, annotation=Annotated[Path, typer.Option(help=help_of["out"])]),
-        inspect.Parameter(
-            "policy", keyword, default=None, annotation=Annotated[Path | None, typer.Option(help=help_of["policy"])]
-        ),
-        inspect.Parameter(
-            "make", keyword, default=None, annotation=Annotated[list[str] | None, typer.Option(help=help_of["make"])]
-        ),
-        inspect.Parameter(
-            "resume",
-            keyword,
-            default=False,
-            annotation=Annotated[bool, typer.Option("--resume", help=help_of["resume"])],
-        ),
+        inspect.Parameter(name, keyword, default=default, annotation=annotation)
+        for name, default, annotation in (
+            ("environment", required, EnvironmentId),
+            ("out", required, _Out),
+            ("policy", None, _Policy),
+            ("make", None, Make),
+            ("resume", False, _Resume),
+        )
     ]
     kinds = get_type_hints(Settings)
     parameters = own + [_option(entry, kinds[entry.name]) for entry in fields(Settings)]

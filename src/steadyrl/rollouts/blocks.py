@@ -52,16 +52,15 @@ class Skipped:
     message: str
 
 
-@dataclass(frozen=True)
-class Work:
-    """What is to be collected in each block: `SomethingWork.collector` and `SomethingWork.arrays` do it."""
+class Work(Protocol):
+    """What is to be collected in each block."""
 
-    total: int
-    """Episodes or rollouts in the whole run."""
+    @property
+    def total(self) -> int:
+        """Episodes or rollouts in the whole run."""
 
     def collector(self, block: Block) -> BlockCollector:
         """Return what collects one block."""
-        raise NotImplementedError
 
 
 class BlockCollector(Collector, Protocol):

@@ -33,13 +33,17 @@ class Checkpoint:
         self.path = Path(path)
         self._places: dict[int, tuple[int, int]] = {}
         if self.path.exists():
-            self._open(dict(manifest), resume)
+            self._file = open(self.path, "r+b")  # noqa: SIM115  (closed by close)
+            try:
+                self._go_on(dict(manifest), resume)
+            except BaseException:
+                self._file.close()
+                raise
         else:
             if resume:
                 raise RolloutError(f"there is nothing to resume: {str(self.path)!r} does not exist; run without resume")
-            self._file = open(self.path, "x+b")  # noqa: SIM115  (closed by close)
-            self._file.write(_MAGIC)
-            self._append(json.dumps(manifest, sort_keys=True).encode())
+            self._file = open(self.path, "x+b")  # noqa: SIM115
+            self._begin(manifest)
 
     @property
     def blocks(self) -> list[int]:
@@ -61,7 +65,9 @@ class Checkpoint:
         return _decode(self._file.read(length))
 
     def close(self) -> None:
-        """Close the file, which stays."""
+        """Close the file, which stays if there is a block in it."""
+        if not self._places:
+            self.remove()
         self._file.close()
 
     def remove(self) -> None:
@@ -69,19 +75,26 @@ class Checkpoint:
         self._file.close()
         self.path.unlink(missing_ok=True)
 
+    def _begin(self, manifest: Mapping[str, Any]) -> None:
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(_MAGIC)
+        self._append(json.dumps(manifest, sort_keys=True).encode())
+
     def _append(self, content: bytes) -> tuple[int, int]:
         self._file.seek(0, os.SEEK_END)
         self._file.write(_RECORD.pack(len(content), zlib.crc32(content)) + content)
         self._file.flush()
         return self._file.tell() - len(content), len(content)
 
-    def _open(self, manifest: dict[str, Any], resume: bool) -> None:
-        self._file = open(self.path, "r+b")  # noqa: SIM115
-        if self._file.readline() != _MAGIC:
+    def _go_on(self, manifest: dict[str, Any], resume: bool) -> None:
+        head = self._file.read(len(_MAGIC))
+        if not _MAGIC.startswith(head):
             raise FileFormatError(f"{str(self.path)!r} is not a checkpoint of steadyrl; delete it or use another name")
-        records = self._scan()
-        if not records:
-            raise FileFormatError(f"{str(self.path)!r} is damaged at its beginning; delete it and start again")
+        records = self._scan() if head == _MAGIC else []
+        if len(records) < 2:  # it was interrupted before its first block was finished: there is nothing to lose
+            self._begin(manifest)
+            return
         if not resume:
             raise RolloutError(
                 f"{str(self.path)!r} holds {len(records) - 1} finished blocks of an interrupted run; go on from them "
@@ -89,12 +102,18 @@ class Checkpoint:
             )
         self._compare(json.loads(self._content(records[0])), manifest)
         for record in records[1:]:
-            block = _decode(self._content(record))
-            first = int(block["block"]) * int(manifest["block_size"])
-            wanted = min(int(manifest["block_size"]), int(manifest["total"]) - first)
-            rows = block["lengths"] if "lengths" in block else block["ages"]
-            if len(rows) + len(block["skipped"]) == wanted:
-                self._places[int(block["block"])] = record
+            self._take(record, manifest)
+
+    def _take(self, record: tuple[int, int], manifest: dict[str, Any]) -> None:
+        """Use a block again, if the run has it: the short last one of a smaller total is another."""
+        block = _decode(self._content(record))
+        size, total = int(manifest["block_size"]), int(manifest["total"])
+        first = int(block["block"]) * size
+        count = len(block["lengths"] if "lengths" in block else block["ages"]) + len(block["skipped"])
+        if first + count > total:
+            raise self._too_few(first + count, total)
+        if count == min(size, total - first):
+            self._places[int(block["block"])] = record
 
     def _scan(self) -> list[tuple[int, int]]:
         """Return place and length of every whole record, and cut off what follows them."""
@@ -122,6 +141,14 @@ class Checkpoint:
                 f"{str(self.path)!r} is of another run ({shown}); its blocks would not fit; repeat the first command "
                 "with --resume, or delete the file"
             )
+        if ours["total"] < theirs["total"]:
+            raise self._too_few(theirs["total"], ours["total"])
+
+    def _too_few(self, theirs: int, ours: int) -> RolloutError:
+        return RolloutError(
+            f"{str(self.path)!r} is of a run of {theirs:,}, and {ours:,} are asked for now, so finished blocks would "
+            f"be thrown away; go on with {theirs:,} or more, or delete the file"
+        )
 
 
 def _decode(content: bytes) -> Arrays:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TextIO, TypeVar
 
 import numpy as np
@@ -89,7 +90,7 @@ def collect_episodes(
         trajectories: whether to keep whole trajectories, which takes memory for every step.
         make_arguments: for gymnasium.make, if `environment` is an id or a spec.
         checkpoint: a file for finished blocks, so that the run can go on after an interruption.
-        resume: whether to go on from the checkpoint.
+        resume: whether to go on from the checkpoint. `episodes` may be more than in the interrupted run, not fewer.
         progress: True to show progress on standard error, or a stream to show it on.
 
     Raises:
@@ -107,15 +108,15 @@ def collect_episodes(
     )
     work = EpisodeWork(int(episodes), observation_sums is not False, trajectories)
     plan = make_plan(environment, policy, work, options, ["collect", str(environment), "--episodes", str(episodes)])
-    size = plan.task.observations.size
     notes = []
+    size = plan.task.observations.size
     if observation_sums is None and size > WIDEST:
-        work = EpisodeWork(int(episodes), False, trajectories)
+        work = replace(work, sums=False)
+        plan = replace(plan, task=replace(plan.task, work=work))
         notes.append(f"no sums at each age: an observation has {size:,} values (observation_sums=True keeps them)")
-        plan = make_plan(environment, policy, work, options, ["collect", str(environment), "--episodes", str(episodes)])
     fold = EpisodeFold(work, size if work.sums else 0)
     kind = {"kind": "episodes", "total": work.total, "sums": work.sums, "trajectories": trajectories}
-    return _execute(plan, fold, kind, "episodes", checkpoint, resume, progress, notes)
+    return _execute(plan, fold, kind, _Run("episodes", checkpoint, resume, progress), notes)
 
 
 def collect_samples(
@@ -181,24 +182,33 @@ def collect_samples(
     if plan.description.fixed_episode is not None and backend == "auto":
         return jump_blocks(plan, work)
     kind = {"kind": "samples", "total": work.total, "times": list(work.times), "perturbation": repr(perturbation)}
-    return _execute(plan, SampleFold(work), kind, "rollouts", checkpoint, resume, progress, [])
+    return _execute(plan, SampleFold(work), kind, _Run("rollouts", checkpoint, resume, progress), [])
 
 
-def _execute(
-    plan: Plan,
-    fold: Fold[T],
-    kind: Mapping[str, Any],
-    unit: str,
-    checkpoint: str | os.PathLike[str] | None,
-    resume: bool,
-    progress: bool | TextIO,
-    notes: list[str],
-) -> T:
+@dataclass(frozen=True)
+class _Run:
+    """What is kept and shown of a run while it goes on."""
+
+    unit: str
+    checkpoint: str | os.PathLike[str] | None
+    resume: bool
+    progress: bool | TextIO
+
+    def kept(self, manifest: Mapping[str, Any]) -> Checkpoint | None:
+        if self.checkpoint is not None:
+            return Checkpoint(self.checkpoint, manifest, resume=self.resume)
+        if self.resume:
+            raise RolloutError("resume needs a checkpoint: the file that the interrupted run wrote")
+        return None
+
+    def shown(self) -> Progress:
+        stream = sys.stderr if self.progress is True else self.progress or None
+        return Silent() if stream is None else progress_for(stream)
+
+
+def _execute(plan: Plan, fold: Fold[T], kind: Mapping[str, Any], run: _Run, notes: list[str]) -> T:
     """Run all blocks and put them together."""
-    if checkpoint is None and resume:
-        raise RolloutError("resume needs a checkpoint: the file that the interrupted run wrote")
-    stream = sys.stderr if progress is True else progress or None
-    shown: Progress = Silent() if stream is None else progress_for(stream)
+    shown = run.shown()
 
     def note(text: str) -> None:
         notes.append(text)
@@ -206,9 +216,9 @@ def _execute(
 
     provenance = {**plan.provenance, **kind}
     manifest = {key: value for key, value in provenance.items() if key != "command"}
-    saved = None if checkpoint is None else Checkpoint(checkpoint, manifest, resume=resume)
+    saved = run.kept(manifest)
     note(f"backend {plan.backend}: {plan.reason}")
-    shown.begin(plan.task.work.total, unit)
+    shown.begin(plan.task.work.total, run.unit)
     try:
         for block in _in_order(plan, saved, note):
             shown.advance(*fold.add(block))

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.errors import FileFormatError, RolloutError
-from steadyrl.rollouts.blocks import Arrays, Block, BlockCollector, Skipped, Work
+from steadyrl.errors import RolloutError
+from steadyrl.rollouts.blocks import Arrays, Block, BlockCollector, Skipped
 from steadyrl.rollouts.engine import Episode, Failure, Job
-from steadyrl.storage import load_arrays, save_arrays
+from steadyrl.rollouts.files import read_collected, write_collected
 
 Array = NDArray[np.float64]
 
@@ -124,8 +124,7 @@ class Episodes:
             arrays |= {f"ages_{name}": value for name, value in vars(self.ages).items()}
         if self.trajectories is not None:
             arrays |= {f"trajectories_{name}": getattr(self.trajectories, name) for name in _TRACKS}
-        header = {"provenance": dict(self.provenance), "skipped": [asdict(entry) for entry in self.skipped]}
-        save_arrays(path, _KIND, header, arrays)
+        write_collected(path, _KIND, self, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Episodes:
@@ -134,23 +133,16 @@ class Episodes:
         Raises:
             FileFormatError: if the file is damaged or holds something else.
         """
-        header, arrays = load_arrays(path, _KIND)
-        try:
-            ages = (
-                AgeSums(*(arrays[f"ages_{name}"] for name in ("count", "total", "total_squares")))
-                if ("ages_count" in arrays)
-                else None
-            )
-            tracks = None
-            if "trajectories_rewards" in arrays:
-                tracks = Trajectories(arrays["lengths"], *(arrays[f"trajectories_{name}"] for name in _TRACKS))
-            skipped = tuple(Skipped(**entry) for entry in header["skipped"])
-            columns = {name: arrays[name] for name in _COLUMNS}
-            return cls(**columns, ages=ages, trajectories=tracks, skipped=skipped, provenance=header["provenance"])
-        except (KeyError, TypeError) as error:
-            raise FileFormatError(
-                f"{os.fspath(path)!r} does not hold whole episodes ({error}); collect again"
-            ) from error
+        return read_collected(path, _KIND, cls._of_arrays)
+
+    @classmethod
+    def _of_arrays(cls, arrays: Arrays, **about: Any) -> Episodes:
+        ages = tracks = None
+        if "ages_count" in arrays:
+            ages = AgeSums(*(arrays[f"ages_{name}"] for name in ("count", "total", "total_squares")))
+        if "trajectories_rewards" in arrays:
+            tracks = Trajectories(arrays["lengths"], *(arrays[f"trajectories_{name}"] for name in _TRACKS))
+        return cls(**{name: arrays[name] for name in _COLUMNS}, ages=ages, trajectories=tracks, **about)
 
 
 _COLUMNS = ("lengths", "returns", "terminated", "truncated", "seeds")
@@ -204,9 +196,10 @@ def add_sums(a: Array, b: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class EpisodeWork(Work):
+class EpisodeWork:
     """Collect single episodes."""
 
+    total: int
     sums: bool = True
     trajectories: bool = False
 

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.errors import FileFormatError
 from steadyrl.perturbation import Perturbation
-from steadyrl.rollouts.blocks import Arrays, Block, BlockCollector, Skipped, Work
+from steadyrl.rollouts.blocks import Arrays, Block, BlockCollector, Skipped
 from steadyrl.rollouts.engine import Episode, Failure, Job
-from steadyrl.storage import load_arrays, save_arrays
+from steadyrl.rollouts.files import read_collected, write_collected
 
 Array = NDArray[np.float64]
 
@@ -74,8 +73,7 @@ class Samples:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an npz file, without pickle, all or nothing; the same samples give the same bytes."""
-        header = {"provenance": dict(self.provenance), "skipped": [asdict(entry) for entry in self.skipped]}
-        save_arrays(path, _KIND, header, {"times": self.times} | {name: getattr(self, name) for name in COLUMNS})
+        write_collected(path, _KIND, self, {name: getattr(self, name) for name in ("times", *COLUMNS)})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Samples:
@@ -84,24 +82,21 @@ class Samples:
         Raises:
             FileFormatError: if the file is damaged or holds something else.
         """
-        header, arrays = load_arrays(path, _KIND)
-        try:
-            skipped = tuple(Skipped(**entry) for entry in header["skipped"])
-            columns = {name: arrays[name] for name in ("times", *COLUMNS)}
-            return cls(**columns, skipped=skipped, provenance=header["provenance"])
-        except (KeyError, TypeError) as error:
-            raise FileFormatError(
-                f"{os.fspath(path)!r} does not hold whole samples ({error}); collect again"
-            ) from error
+        return read_collected(path, _KIND, cls._of_arrays)
+
+    @classmethod
+    def _of_arrays(cls, arrays: Arrays, **about: Any) -> Samples:
+        return cls(**{name: arrays[name] for name in ("times", *COLUMNS)}, **about)
 
 
 COLUMNS = ("observations", "actions", "returns", "ages", "terminal", "episode_lengths", "episode_returns")
 
 
 @dataclass(frozen=True)
-class SampleWork(Work):
+class SampleWork:
     """Collect what rollouts hold at given times."""
 
+    total: int
     times: tuple[int, ...] = ()
     """Increasing."""
     perturbation: Perturbation | None = None

@@ -6,13 +6,14 @@ makes the same environment there.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from steadyrl.environments import ProcessEnv
 from steadyrl.errors import MissingExtraError, RolloutError
@@ -97,19 +98,41 @@ def describe(source: Source) -> Description:
 
 
 def _make(id_or_spec: Any, arguments: Mapping[str, Any]) -> Any:
-    if isinstance(id_or_spec, str):
-        if id_or_spec.split("/")[-1].split("-v")[0].endswith("BulletEnv") and ":" not in id_or_spec:
-            _import_bullet()
-        try:
-            return gymnasium.make(id_or_spec, disable_env_checker=True, **arguments)
-        except gymnasium.error.DependencyNotInstalled as error:
-            raise MissingExtraError(_extra_line(id_or_spec, error)) from error
-        except (gymnasium.error.Error, ModuleNotFoundError) as error:
-            raise RolloutError(
-                f"Gymnasium cannot make {id_or_spec!r} ({error}); if a package registers it, name it too, as in "
-                "'package:Name-v0'"
-            ) from error
-    return gymnasium.make(id_or_spec, disable_env_checker=True, **arguments)
+    name = id_or_spec if isinstance(id_or_spec, str) else id_or_spec.id
+    if isinstance(id_or_spec, str) and name.split("/")[-1].split("-v")[0].endswith("BulletEnv") and ":" not in name:
+        _import_bullet()
+    try:
+        return gymnasium.make(id_or_spec, disable_env_checker=True, **arguments)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise MissingExtraError(_extra_line(name, error)) from error
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        raise RolloutError(
+            f"Gymnasium cannot make {name!r} ({error}); if a package registers it, name it too, as in 'package:Name-v0'"
+        ) from error
+    except Exception as error:
+        if not arguments:  # then it is the environment's own affair
+            raise
+        raise RolloutError(_arguments_line(id_or_spec, name, arguments, error)) from error
+
+
+def _arguments_line(id_or_spec: Any, name: str, arguments: Mapping[str, Any], error: Exception) -> str:
+    """What to say of arguments that an environment does not take, or not with these values."""
+    known = _constructor_arguments(id_or_spec)
+    given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+    unknown = [key for key in arguments if f"unexpected keyword argument '{key}'" in str(error)]
+    if unknown:
+        text = f"{name} takes no argument {unknown[0]!r} (of those for gymnasium.make: {given})"
+    else:
+        text = f"{name} cannot be made with {given} ({type(error).__name__}: {error})"
+    takes = f"it takes {', '.join(known)}, and " if known else "besides its own, "
+    return f"{text}; {takes}every environment max_episode_steps: mend or leave out --make (make_arguments)"
+
+
+def _constructor_arguments(id_or_spec: Any) -> list[str]:
+    spec = gymnasium.spec(id_or_spec) if isinstance(id_or_spec, str) else id_or_spec
+    entry: Any = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [found.name for found in inspect.signature(entry).parameters.values() if found.kind in kinds]
 
 
 def _import_bullet() -> None:

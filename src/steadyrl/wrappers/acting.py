@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 
 from steadyrl.errors import PolicyError
 
@@ -21,10 +22,9 @@ def batch_actor(policy: Any, action_space: Any, rng: np.random.Generator) -> Cal
         action_space.seed(int(rng.integers(2**31)))
         return lambda observations: action_space.sample()
     if hasattr(policy, "act"):
-        return lambda observations: policy.act(observations, rng)
+        return _checked(lambda observations: policy.act(observations, rng), action_space)
     if callable(policy):
-        found: Callable[[Any], Any] = policy
-        return found
+        return _checked(policy, action_space)
     raise PolicyError(
         f"policy is {policy!r}; it must have act(observations, rng), be a function of the observations, or be None for "
         "random actions"
@@ -35,7 +35,7 @@ def single_actor(policy: Any, action_space: Any, rng: np.random.Generator) -> Ca
     """Return a function from one observation to one action; a policy with `act` is given a batch of one."""
     if not hasattr(policy, "act"):
         return batch_actor(policy, action_space, rng)
-    return lambda observation: policy.act(_as_batch(observation), rng)[0]
+    return _checked(lambda observation: policy.act(_as_batch(observation), rng)[0], action_space)
 
 
 def generator_after_reset(
@@ -49,6 +49,26 @@ def generator_after_reset(
     if seed is None:
         return env.np_random if before is None else before
     return env.np_random if env.np_random_seed == seed else np.random.default_rng([seed, 1])
+
+
+def _checked(act: Callable[[Any], Any], action_space: Any) -> Callable[[Any], Any]:
+    """Return the same function, which says so if its actions have another shape than the space's, or no numbers."""
+    if not isinstance(action_space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        return act
+    fitting, what = ("biu", "whole numbers") if action_space.dtype.kind in "iu" else ("biuf", "numbers")
+
+    def checked(observations: Any) -> Any:
+        actions = act(observations)
+        found = actions if hasattr(actions, "shape") else np.asarray(actions)
+        kind = getattr(found.dtype, "kind", "i")  # PyTorch's have none
+        if tuple(found.shape) != action_space.shape or kind not in fitting:
+            raise PolicyError(
+                f"the policy returned actions of shape {tuple(found.shape)} and type {found.dtype}; {action_space} "
+                f"needs shape {action_space.shape} and {what}: one action for each observation"
+            )
+        return actions
+
+    return checked
 
 
 def _as_batch(observation: Any) -> Any:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 
 from steadyrl.arrays import as_numbers
-from steadyrl.delays import Delays
-from steadyrl.errors import DelaysError
+from steadyrl.delays import Delays, refuse_lengths
+from steadyrl.errors import DelaysError, WrapperError
 from steadyrl.renewal import EpisodeLengths
+
+_WRITTEN = {"probabilities", "distance", "lengths"}  # what `as_plain` makes of Delays
 
 
 def as_plain(value: Any) -> Any:
@@ -43,7 +47,25 @@ def as_delays(value: Any) -> Delays:
     """Return delays that were written down, or P(D = k) for k = 0, 1, ... as a list."""
     if isinstance(value, Delays):
         return value
-    if isinstance(value, Mapping):
+    refuse_lengths(value)
+    if isinstance(value, Mapping) and {"probabilities", "distance"} <= value.keys() <= _WRITTEN:
         lengths = value.get("lengths")
         return Delays(value["probabilities"], value["distance"], None if lengths is None else EpisodeLengths(lengths))
+    if isinstance(value, Mapping | str):
+        raise DelaysError(
+            f"delays is {value!r}; give Delays (as from design_delays(lengths)), P(D = k) for k = 0, 1, ... as a list, "
+            "or one delay, a whole number of steps ('auto' is for many copies: StaggeredVectorEnv)"
+        )
     return Delays(as_numbers("delays", value, DelaysError), float("nan"))
+
+
+def check_single(env: Any, wrapper: str, for_vectors: str) -> None:
+    """Refuse what is not a single environment, and say what there is for many copies."""
+    if isinstance(env, gymnasium.Env):
+        return
+    if isinstance(env, VectorEnv):
+        raise WrapperError(
+            f"this is a vector environment ({type(env.unwrapped).__name__}, {env.num_envs} copies), and {wrapper} is "
+            f"for a single one; {for_vectors}"
+        )
+    raise WrapperError(f"env is {env!r}, not a gymnasium.Env; make one with gymnasium.make, and wrap that")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import fields
 from typing import Any
 
 import gymnasium
@@ -15,8 +16,9 @@ from gymnasium.utils import RecordConstructorArgs
 from steadyrl.errors import PerturbationError, WrapperError
 from steadyrl.perturbation import Perturbation
 from steadyrl.wrappers.acting import generator_after_reset
-from steadyrl.wrappers.arguments import as_element, as_plain
+from steadyrl.wrappers.arguments import as_element, as_plain, check_single
 
+_ARGUMENTS = {argument.name for argument in fields(Perturbation)}
 _RECENT = 100  # episodes whose lengths "auto" averages
 
 
@@ -55,6 +57,12 @@ class PerturbedStarts(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
         null_observation: Any = None,
         average_episode_length: float = 10.0,
     ) -> None:
+        check_single(
+            env,
+            "PerturbedStarts",
+            "wrap every copy: make_vec(id, num_envs=n, vectorization_mode='sync', wrappers=[perturbed]), where "
+            "perturbed is a function of one environment",
+        )
         self._perturbation = _as_perturbation(perturbation)
         RecordConstructorArgs.__init__(
             self,
@@ -142,13 +150,16 @@ def null_element(space: spaces.Space[Any]) -> Any:
 def _as_perturbation(given: Any) -> Perturbation | None:
     if isinstance(given, Perturbation):
         return given
-    if isinstance(given, Mapping):
+    if isinstance(given, str) and given == "auto":
+        return None
+    if isinstance(given, Mapping) and given and given.keys() <= _ARGUMENTS:
         return Perturbation(**given)
-    if isinstance(given, str):
-        if given == "auto":
-            return None
-        raise PerturbationError(f"perturbation is {given!r}; it must be a Perturbation, an epsilon, or 'auto'")
-    return Perturbation(given)
+    if isinstance(given, int | float | np.number):
+        return Perturbation(float(given))
+    raise PerturbationError(
+        f"perturbation is {given!r}; it must be a Perturbation, its epsilon (strictly between 0 and 1), its arguments "
+        f"as a dictionary ({', '.join(sorted(_ARGUMENTS))}), or 'auto', which takes 1 - 1/E[T] of recent episodes"
+    )
 
 
 def _as_arguments(perturbation: Perturbation) -> dict[str, Any]:

@@ -9,7 +9,14 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from steadyrl.restaggering import assigned_delays
 from steadyrl.wrappers.acting import batch_actor
-from steadyrl.wrappers.vectors import NamingLostCopies, autoreset_mode, check_copies, check_inside, masked_reset
+from steadyrl.wrappers.vectors import (
+    NamingLostCopies,
+    as_seed,
+    autoreset_mode,
+    check_copies,
+    check_inside,
+    masked_reset,
+)
 
 
 def pre_roll(
@@ -42,6 +49,7 @@ def pre_roll(
     mode = autoreset_mode(envs)
     check_copies(envs)
     check_inside(envs, "pre_roll")
+    seed = as_seed(seed)
     rng = np.random.default_rng(seed)
     delay = assigned_delays(delays, envs.num_envs, same_step=mode != AutoresetMode.NEXT_STEP, rng=rng)
     longest = int(delay.max())

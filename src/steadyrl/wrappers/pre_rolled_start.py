@@ -12,7 +12,7 @@ from gymnasium.utils import RecordConstructorArgs
 from steadyrl.delays import Delays
 from steadyrl.errors import DelaysError
 from steadyrl.wrappers.acting import generator_after_reset, single_actor
-from steadyrl.wrappers.arguments import as_delays, as_plain
+from steadyrl.wrappers.arguments import as_delays, as_plain, check_single
 
 
 class PreRolledStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -38,6 +38,7 @@ class PreRolledStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
     def __init__(
         self, env: gymnasium.Env[Any, Any], delays: Delays | Sequence[float] | int, policy: Any = None
     ) -> None:
+        check_single(env, "PreRolledStart", "call pre_roll(envs, delays, policy) instead of its reset")
         RecordConstructorArgs.__init__(self, delays=as_plain(delays), policy=policy)
         gymnasium.Wrapper.__init__(self, env)
         self._delays: Delays | int

@@ -14,7 +14,7 @@ from steadyrl.delays import Delays
 from steadyrl.errors import DelaysError, WrapperError
 from steadyrl.resets import LIKELY, allowing_for_resets, hazards, unforeseen_ends
 from steadyrl.wrappers.acting import generator_after_reset
-from steadyrl.wrappers.arguments import as_delays, as_plain
+from steadyrl.wrappers.arguments import as_delays, as_plain, check_single
 
 
 class StaggeredStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -45,6 +45,7 @@ class StaggeredStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
         window: int | None = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     ) -> None:
+        check_single(env, "StaggeredStart", "use StaggeredVectorEnv(envs, delays)")
         mode = _as_mode(autoreset_mode)
         RecordConstructorArgs.__init__(self, delays=as_plain(delays), window=window, autoreset_mode=mode.value)
         gymnasium.Wrapper.__init__(self, env)

@@ -12,6 +12,8 @@ from steadyrl.phase import PhaseReport
 from steadyrl.restaggering import DelaysLike, Restagger
 from steadyrl.wrappers.vectors import (
     NamingLostCopies,
+    as_seed,
+    as_seeds,
     autoreset_mode,
     check_copies,
     check_inside,
@@ -71,16 +73,17 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
         super().__init__(env)
         check_copies(env)
         check_inside(env, "StaggeredVectorEnv")
-        self._seed = seed
+        self._seed = as_seed(seed)
         self._restagger = Restagger(
             self.num_envs,
             delays,
             same_step=self._mode != AutoresetMode.NEXT_STEP,
             tolerance=tolerance,
             n_steps=n_steps,
-            rng=np.random.default_rng(seed),
+            rng=np.random.default_rng(self._seed),
         )
         self._naming = NamingLostCopies(env)
+        self._ready = False  # whether there was a reset
         self._any_cut = False  # whether any copy was cut in the last step
         self._cut = np.zeros(self.num_envs, dtype=bool)  # cut in the last step (DISABLED: or ended), and not yet reset
 
@@ -104,20 +107,24 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all copies, and start staggering anew; or those of options["reset_mask"], and go on."""
         mask = read_mask(options)
+        seeds = as_seeds(seed, self.num_envs)
         with self._naming:
             found: tuple[Any, dict[str, Any]] = self.env.reset(
-                seed=seed,  # type: ignore[arg-type]  # Gymnasium's own vector environments take lists
+                seed=seeds,  # type: ignore[arg-type]  # Gymnasium's own vector environments take lists
                 options=None if options is None else dict(options),
             )
-        if seed is not None and mask is None:
-            of_reset = seed if isinstance(seed, int) else [s or 0 for s in seed]
+        if seeds is not None and mask is None:
+            of_reset = seeds if isinstance(seeds, int) else [s or 0 for s in seeds]
             self._restagger.rng = np.random.default_rng(of_reset if self._seed is None else self._seed)
+        self._ready = True
         self._restagger.reset(mask)
         self._cut[slice(None) if mask is None else mask] = False
         return found
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all copies, and cut those whose time has come."""
+        if not self._ready:
+            raise WrapperError("step was called before the first reset; call reset first: envs.reset(seed=...)")
         if self._mode == AutoresetMode.DISABLED and self._cut.any():
             raise WrapperError(
                 f"copies {np.flatnonzero(self._cut).tolist()} ended in the last step and were not reset; with "

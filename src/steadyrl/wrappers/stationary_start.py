@@ -10,6 +10,7 @@ from gymnasium.utils import RecordConstructorArgs
 
 from steadyrl.errors import WrapperError
 from steadyrl.wrappers.acting import generator_after_reset, single_actor
+from steadyrl.wrappers.arguments import check_single
 
 _MOST = 100_000  # episodes tried before giving up
 
@@ -35,6 +36,7 @@ class StationaryStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], policy: Any = None, *, limit: int | None = None) -> None:
+        check_single(env, "StationaryStart", "call pre_roll(envs, design_delays(lengths), policy) instead of its reset")
         RecordConstructorArgs.__init__(self, policy=policy, limit=limit)
         gymnasium.Wrapper.__init__(self, env)
         spec = env.spec

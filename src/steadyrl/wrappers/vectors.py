@@ -72,6 +72,24 @@ def check_inside(envs: VectorEnv[Any, Any, Any], name: str) -> None:
         )
 
 
+def as_seed(seed: Any) -> int | None:
+    """Return a seed as an int (None stays None), or say what is wrong with it."""
+    if seed is None:
+        return None
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise WrapperError(f"seed is {seed!r}; it must be a whole number, 0 or more, or None for another every time")
+    return int(seed)
+
+
+def as_seeds(seed: Any, num_envs: int) -> int | list[int | None] | None:
+    """Return what `reset` of a vector environment takes: a seed, or a list of one for each copy."""
+    if not isinstance(seed, list | tuple | np.ndarray):
+        return as_seed(seed)
+    if len(seed) != num_envs:
+        raise WrapperError(f"there are {len(seed)} seeds for {num_envs} copies; give one for each, or a single number")
+    return [as_seed(one) for one in seed]
+
+
 def read_mask(options: dict[str, Any] | None) -> Flags | None:
     """Return the reset mask in the options, which are left as they are."""
     return None if options is None else options.get("reset_mask")

@@ -17,7 +17,7 @@ from steadyrl.errors import WrapperError
 from steadyrl.phase import PhaseReport
 from steadyrl.restaggering import DelaysLike, Restagger
 from steadyrl.wrappers.pools import row_of, write_rows
-from steadyrl.wrappers.vectors import NamingLostCopies
+from steadyrl.wrappers.vectors import NamingLostCopies, as_seed
 
 
 class SteadyVecEnv(VecEnvWrapper):
@@ -60,9 +60,10 @@ class SteadyVecEnv(VecEnvWrapper):
             same_step=True,
             tolerance=tolerance,
             n_steps=n_steps,
-            rng=np.random.default_rng(seed),
+            rng=np.random.default_rng(as_seed(seed)),
         )
         super().__init__(venv)
+        self._ready = False  # whether there was a reset
 
     @property
     def phase(self) -> PhaseReport:
@@ -73,9 +74,16 @@ class SteadyVecEnv(VecEnvWrapper):
         """Reset all copies; they are in step, and their delays start anew."""
         with NamingLostCopies(self.venv):
             observations = self.venv.reset()
+        self._ready = True
         self.staggering.reset()
         self.reset_infos = list(self.venv.reset_infos)
         return observations
+
+    def step_async(self, actions: Any) -> None:
+        """Begin a step."""
+        if not self._ready:
+            raise WrapperError("step was called before the first reset; call reset first: env.reset()")
+        self.venv.step_async(actions)
 
     def step_wait(self) -> Any:
         """Finish the step, and cut those whose time has come."""
