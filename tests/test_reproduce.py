@@ -19,7 +19,7 @@ from steadyrl.experiments import elsewhere, gradient_check, mixing_figures, swee
 from steadyrl.experiments.ascent import Ascent, Baseline, CommonNoise, every_step, squared_length
 from steadyrl.experiments.catalogue import EXPERIMENTS, named
 from steadyrl.experiments.convergence_curves import Plan
-from steadyrl.experiments.frame import Experiment, Finding, Result, plain, unplain
+from steadyrl.experiments.frame import Experiment, Finding, Result, interval_text, plain, unplain
 from steadyrl.experiments.lab import Lab
 from steadyrl.experiments.pages import page_of, render_markdown, render_markdown_index, verdict
 from steadyrl.experiments.running import UNFINISHED, cost_text, draw, reproduce
@@ -265,6 +265,12 @@ def test_common_noise_gives_the_same_episodes_to_the_same_policy_and_nearly_the_
     near = ascent.returns("near", 12, seed=5)
     assert np.corrcoef(first, near)[0, 1] > 0.9
     assert repr(CommonNoise("Hopper-v5", (1.0,))) == "CommonNoise(environment='Hopper-v5', deviation=(1.0,))"
+
+
+def test_an_interval_never_seems_to_exclude_its_own_value():
+    assert interval_text({"value": 2.5, "low": 2.0, "high": 3.0}) == "2.5 (2 to 3)"
+    assert interval_text({"value": math.inf, "low": math.inf, "high": math.inf}) == "never"
+    assert interval_text({"value": 3.5, "low": 2.0, "high": 3.0}).startswith("2 to 3 (as observed")
 
 
 def test_the_baseline_is_the_nearest_quadratic():

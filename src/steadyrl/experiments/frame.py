@@ -180,9 +180,16 @@ def unplain(value: Any) -> Any:
 
 
 def interval_text(found: Mapping[str, float], digits: int = 3) -> str:
-    """Return "value (low to high)" of an interval as it stands in a result's numbers."""
+    """Return "value (low to high)" of an interval as it stands in a result's numbers.
+
+    An interval that has the noise of a mixing time taken off may lie below the observed value: then it comes first.
+    """
     value, low, high = (_number(found[key], digits) for key in ("value", "low", "high"))
-    return value if value == low == high else f"{value} ({low} to {high})"
+    if value == low == high:
+        return value
+    if found["value"] > found["high"] and value != high:
+        return f"{low} to {high} (as observed, noise included, {value})"
+    return f"{value} ({low} to {high})"
 
 
 def _number(value: float, digits: int) -> str:
