@@ -13,10 +13,12 @@ numbers of steps. SB3's steps count actions; ours also count resets, which are s
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -50,8 +52,17 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
         "steps": {"sspg": 100_000, "a2c": 500_000, "ppo": 500_000},
         "settings": {"copies": 16, "steps_per_update": 8, "learning_rate": 3e-3, "normalise_advantages": True},
     },
-    "Hopper-v5": {**MUJOCO, "settings": {"copies": 16}},
-    "HalfCheetah-v5": {**MUJOCO, "settings": {"copies": 16}},
+    "Hopper-v5": {**MUJOCO, "settings": {"copies": 16, "learning_rate": 2e-3}},
+    "HalfCheetah-v5": {
+        **MUJOCO,
+        "settings": {
+            "copies": 16,
+            "steps_per_update": 8,
+            "learning_rate": 3e-3,
+            "learning_rate_decay": "none",
+            "normalise_advantages": True,
+        },
+    },
 }
 
 
@@ -196,8 +207,12 @@ def report(data: dict[str, Any]) -> None:
         figure(rows, shown, PICTURE)
 
 
-def of(rows: dict[str, Any], name: str, algorithm: str) -> list[dict[str, Any]]:
-    return [row for row in rows.values() if (row["environment"], row["algorithm"]) == (name, algorithm)]
+def groups(rows: dict[str, Any], *names: str) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
+    """The rows of each environment and algorithm of which there are some."""
+    for name, algorithm in itertools.product(names, ("sspg", "a2c", "ppo")):
+        mine = [row for row in rows.values() if (row["environment"], row["algorithm"]) == (name, algorithm)]
+        if mine:
+            yield name, algorithm, mine
 
 
 def control_lines(rows: dict[str, Any]) -> list[str]:
@@ -212,18 +227,14 @@ def control_lines(rows: dict[str, Any]) -> list[str]:
     ]
     lines += ["|---|---|---|---|---|---|---|---|"]
     rng = np.random.default_rng(0)
-    for name in ("CartPole-v1", "Acrobot-v1"):
-        for algorithm in ("sspg", "a2c", "ppo"):
-            mine = of(rows, name, algorithm)
-            if not mine:
-                continue
-            goal = ENVIRONMENTS[name]["goal"]
-            at = [solved_at(row, goal) for row in mine]
-            last = iqm([row["returns"][-1] for row in mine], rng=rng)
-            each = ", ".join(f"{x:,.0f}" for x in sorted(at))
-            solved = f"{sum(np.isfinite(at))} of {len(at)}"
-            cells = [name, f"{goal:g}", algorithm, str(len(mine)), solved, f"{np.median(at):,.0f}", each, _with(last)]
-            lines += [f"| {' | '.join(cells)} |"]
+    for name, algorithm, mine in groups(rows, "CartPole-v1", "Acrobot-v1"):
+        goal = ENVIRONMENTS[name]["goal"]
+        at = [solved_at(row, goal) for row in mine]
+        last = iqm([row["returns"][-1] for row in mine], rng=rng)
+        each = ", ".join(f"{x:,.0f}" for x in sorted(at))
+        solved = f"{sum(np.isfinite(at))} of {len(at)}"
+        cells = [name, f"{goal:g}", algorithm, str(len(mine)), solved, f"{np.median(at):,.0f}", each, _with(last)]
+        lines += [f"| {' | '.join(cells)} |"]
     return [*lines, ""]
 
 
@@ -236,15 +247,11 @@ def mujoco_lines(rows: dict[str, Any]) -> list[str]:
     ]
     lines += ["| environment | algorithm | seeds | return | each seed | E[T] |", "|---|---|---|---|---|---|"]
     rng = np.random.default_rng(0)
-    for name in ("Hopper-v5", "HalfCheetah-v5"):
-        for algorithm in ("sspg", "a2c", "ppo"):
-            mine = of(rows, name, algorithm)
-            if not mine:
-                continue
-            last = [row["returns"][-1] for row in mine]
-            length = np.mean([row["lengths"][-1] for row in mine])
-            each = ", ".join(f"{x:,.0f}" for x in sorted(last))
-            lines += [f"| {name} | {algorithm} | {len(mine)} | {_with(iqm(last, rng=rng))} | {each} | {length:.0f} |"]
+    for name, algorithm, mine in groups(rows, "Hopper-v5", "HalfCheetah-v5"):
+        last = [row["returns"][-1] for row in mine]
+        length = np.mean([row["lengths"][-1] for row in mine])
+        each = ", ".join(f"{x:,.0f}" for x in sorted(last))
+        lines += [f"| {name} | {algorithm} | {len(mine)} | {_with(iqm(last, rng=rng))} | {each} | {length:.0f} |"]
     return [*lines, ""]
 
 

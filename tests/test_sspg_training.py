@@ -201,13 +201,13 @@ def test_a_time_limit_is_an_end_or_is_bootstrapped(truncation, beyond):
     from steadyrl.policies import make_policy
     from steadyrl.rollouts.codecs import action_codec, observation_codec
     from steadyrl.rollouts.sources import as_source, describe
-    from steadyrl.sspg.drawing import OnlineDrawing
+    from steadyrl.sspg.drawing import OnlineDrawing, Scene
 
     source = as_source(Clock)
     found = describe(source)
     seen, acted = observation_codec(found.observation_space), action_codec(found.action_space)
     settings = Settings(copies=2, steps_per_update=12, truncation=truncation, trace=1.0, cure="none", backend="serial")
-    drawing = OnlineDrawing(source, found, seen, acted, settings)
+    drawing = OnlineDrawing(Scene(source, found, seen, acted), settings)
     critic = SimpleNamespace(inputs=lambda features, ages: features, values=lambda inputs: np.full(len(inputs), 7.0))
     drawn = drawing.draw(SimpleNamespace(policy=make_policy(seen, acted), critic=critic), 0)
     drawing.close()

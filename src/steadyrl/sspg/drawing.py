@@ -39,6 +39,16 @@ class Drawn:
     steps: int
 
 
+@dataclass(frozen=True)
+class Scene:
+    """What data are drawn from."""
+
+    source: Source
+    description: Description
+    observations: ObservationCodec
+    actions: ActionCodec
+
+
 class Drawing(Protocol):
     """A way to draw data."""
 
@@ -63,18 +73,12 @@ class Drawing(Protocol):
 class OnlineDrawing:
     """Copies that never stop."""
 
-    def __init__(
-        self,
-        source: Source,
-        description: Description,
-        observations: ObservationCodec,
-        actions: ActionCodec,
-        settings: Settings,
-    ) -> None:
+    def __init__(self, scene: Scene, settings: Settings) -> None:
+        source, description = scene.source, scene.description
         backend, reason = choose(source, description, settings)
         self.about = f"backend {backend}: {reason}"
-        self._settings, self._seen = settings, observations
-        self._online = Online(source, backend, observations, actions, settings)
+        self._settings, self._seen = settings, scene.observations
+        self._online = Online(source, backend, scene.observations, scene.actions, settings)
         self._length = RunningLength(settings.copies_used)
         self._extra = 0
         if settings.returns == "monte-carlo":
@@ -143,18 +147,11 @@ class OnlineDrawing:
 class FreshDrawing:
     """New rollouts for every update."""
 
-    def __init__(
-        self,
-        source: Source,
-        description: Description,
-        observations: ObservationCodec,
-        actions: ActionCodec,
-        settings: Settings,
-    ) -> None:
+    def __init__(self, scene: Scene, settings: Settings) -> None:
         options = Options(backend=settings.backend, workers=settings.workers, address=settings.address)
-        backend, reason = choose_backend(source, description, settings.copies_used, options)
+        backend, reason = choose_backend(scene.source, scene.description, settings.copies_used, options)
         self.about = f"backend {backend}: {reason}"
-        self._source, self._seen, self._settings = source, observations, settings
+        self._source, self._seen, self._settings = scene.source, scene.observations, settings
 
     def draw(self, learner: Learner, update: int) -> Drawn:
         """Collect episodes for t* and E[T], then samples at t*."""

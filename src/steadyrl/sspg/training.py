@@ -32,7 +32,7 @@ from steadyrl.rollouts.sources import as_source, describe
 from steadyrl.sspg.checkpoints import POLICY, load_checkpoint, prepare_directory, save_checkpoint, save_history
 from steadyrl.sspg.critic import Critic
 from steadyrl.sspg.display import display_for, tensorboard_for
-from steadyrl.sspg.drawing import Drawing, FreshDrawing, OnlineDrawing
+from steadyrl.sspg.drawing import Drawing, FreshDrawing, OnlineDrawing, Scene
 from steadyrl.sspg.learner import Learner
 from steadyrl.sspg.normaliser import Normaliser
 from steadyrl.sspg.settings import Settings
@@ -146,8 +146,8 @@ class Run:
         self.learner = Learner(module.to(device), critic.to(device), settings)
         known = None if begin is None else begin.normalisation
         self.normaliser = Normaliser(observations.size, known) if settings.normalise_observations else None
-        parts = self.source, description, observations, actions, settings
-        self.drawing: Drawing = OnlineDrawing(*parts) if settings.method == "online" else FreshDrawing(*parts)
+        draw_from = OnlineDrawing if settings.method == "online" else FreshDrawing
+        self.drawing: Drawing = draw_from(Scene(self.source, description, observations, actions), settings)
         self.out = None if out is None else Path(out)
         self.update, self.steps = 0, 0
         self.history: dict[str, list[float]] = {name: [] for name in COLUMNS}
