@@ -6,6 +6,7 @@ An experiment that is finished has all its files; one that is not has only its f
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -20,6 +21,7 @@ from steadyrl.experiments.frame import SCALES, Experiment, Result, identity
 from steadyrl.experiments.lab import Lab
 from steadyrl.experiments.pages import Page, page_of, render_html, render_index, render_markdown, render_markdown_index
 from steadyrl.figures import check_picture, save_figure
+from steadyrl.rollouts.clusters import connected
 from steadyrl.storage import write_atomically
 
 UNFINISHED = ".unfinished"
@@ -65,25 +67,32 @@ def reproduce(
     check_picture(out / "figure.png")
     if not resume:
         _refuse_to_lose(experiments, scale, out, seed)
-    for experiment in experiments:
-        wanted = identity(experiment.name, scale, seed, experiment.settings[scale])
-        if resume and _finished(out, wanted):
-            say(f"{experiment.name}: finished before")
-            write_page(experiment, out)
-            continue
-        say(f"{experiment.name}: {experiment.title}")
-        folder = _folder(out, wanted)
-        folder.mkdir(parents=True, exist_ok=True)
-        lab = Lab(seed, folder, backend, workers, address, progress, say)
-        numbers, arrays = experiment.run(experiment.settings[scale], lab)
-        versions = _own_versions() | lab.versions
-        Result(experiment.name, scale, seed, wanted["settings"], numbers, arrays, versions).save(out)
-        write_page(experiment, out)
-        write_index(known or experiments, out)
-        shutil.rmtree(folder)
-        if not any(folder.parent.iterdir()):
-            folder.parent.rmdir()
+    # one cluster for all parts: a local one takes seconds to start
+    with connected(address, workers) if backend == "ray" else contextlib.nullcontext():
+        for experiment in experiments:
+            wanted = identity(experiment.name, scale, seed, experiment.settings[scale])
+            if resume and _finished(out, wanted):
+                say(f"{experiment.name}: finished before")
+                write_page(experiment, out)
+                continue
+            say(f"{experiment.name}: {experiment.title}")
+            folder = _folder(out, wanted)
+            folder.mkdir(parents=True, exist_ok=True)
+            lab = Lab(seed, folder, backend, workers, address, progress, say)
+            _run(experiment, scale, lab, out, wanted)
+            write_index(known or experiments, out)
     return write_index(known or experiments, out)
+
+
+def _run(experiment: Experiment, scale: str, lab: Lab, out: Path, wanted: dict[str, Any]) -> None:
+    """Run one experiment, keep its result and its page, and clear away its unfinished work."""
+    numbers, arrays = experiment.run(experiment.settings[scale], lab)
+    versions = _own_versions() | lab.versions
+    Result(experiment.name, scale, lab.seed, wanted["settings"], numbers, arrays, versions).save(out)
+    write_page(experiment, out)
+    shutil.rmtree(lab.folder)
+    if not any(lab.folder.parent.iterdir()):
+        lab.folder.parent.rmdir()
 
 
 def check_scale(scale: str) -> None:

@@ -6,6 +6,7 @@ node needs steadyrl and the environment's packages.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import time
@@ -38,10 +39,17 @@ def run_on_ray(
     note: Callable[[str], None] = lambda text: None,
 ) -> Iterator[tuple[int, Arrays]]:
     """Yield blocks as they are done, in any order."""
+    with connected(address, workers) as ray:
+        yield from _run(ray, task, schedule, workers, step_timeout, note)
+
+
+@contextlib.contextmanager
+def connected(address: str | None = None, workers: int | None = None) -> Iterator[Any]:
+    """Connect to a cluster, or start a local one, unless that has been done; leave it at the end."""
     ray = import_ray()
     ours = _connect(ray, address, workers)
     try:
-        yield from _run(ray, task, schedule, workers, step_timeout, note)
+        yield ray
     finally:
         if ours:
             ray.shutdown()
