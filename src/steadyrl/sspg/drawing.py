@@ -17,6 +17,7 @@ from steadyrl.rollouts.sources import Description, Source
 from steadyrl.sspg.copies import choose
 from steadyrl.sspg.fresh import draw_fresh
 from steadyrl.sspg.learner import Data, Learner
+from steadyrl.sspg.line import line_through
 from steadyrl.sspg.online import Batch, Online
 from steadyrl.sspg.returns import lambda_advantages
 from steadyrl.sspg.settings import Settings
@@ -93,7 +94,8 @@ class OnlineDrawing:
         """Run all copies for the steps of an update."""
         settings = self._settings
         batch = self._online.draw(learner.policy.numpy(), settings.steps_per_update_used + self._extra)
-        self._length.add(batch.ages[1:], batch.terminated | batch.truncated, batch.rewards)
+        ends = batch.terminated | batch.truncated
+        self._length.add(batch.ages[1:], ends, batch.rewards, early=batch.terminated)
         return Drawn(
             data=self._data(batch, learner),
             observations=self._seen.flattened(batch.rows[:-1].reshape(-1, self._seen.width)),
@@ -116,13 +118,15 @@ class OnlineDrawing:
         advantages = lambda_advantages(batch.rewards, values, ends, over | batch.cut, trace)[:n]
         returns = advantages + values[:n]
         used = batch.alive[:n].ravel()
+        acted = inputs[: n * count][used]
         weights = advantages if settings.baseline == "critic" else returns
         return Data(
             features=features[: n * count][used],
             actions=batch.actions[:n].reshape(n * count, *batch.actions.shape[2:])[used],
             weights=weights.ravel()[used],
-            inputs=inputs[: n * count][used],
-            returns=returns.ravel()[used],
+            inputs=acted,
+            apart=returns.ravel()[used] - learner.critic.on_line(acted),
+            line=None if learner.critic.horizon is None else self._length.line(learner.critic.horizon),
         )
 
     def header(self) -> dict[str, Any]:
@@ -169,7 +173,9 @@ class FreshDrawing:
         returns = samples.returns[used]
         # The critic has not seen these samples yet, so as a baseline it leaves the gradient unbiased.
         taken_off = learner.critic.values(inputs) if settings.baseline == "critic" and update else 0.0
-        data = Data(features, samples.actions[used], returns - taken_off, inputs, returns)
+        line = None if learner.critic.horizon is None else line_through(inputs[:, -1].astype(float), returns)
+        apart = returns - learner.critic.on_line(inputs, line)
+        data = Data(features, samples.actions[used], returns - taken_off, inputs, apart, line)
         mean_return = float(drawn.episodes.returns.mean())
         return Drawn(data, observations, drawn.length.value, mean_return, drawn.when.distance, drawn.steps)
 
