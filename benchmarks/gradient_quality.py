@@ -37,7 +37,6 @@ from steadyrl.rollouts.sources import as_source, describe
 from steadyrl.sspg.critic import Critic
 from steadyrl.sspg.drawing import see
 from steadyrl.sspg.learner import make_optimiser
-from steadyrl.sspg.line import line_through
 from steadyrl.sspg.online import Online
 from steadyrl.sspg.returns import lambda_advantages
 
@@ -198,10 +197,7 @@ class Pole:
             returns.append(discounted_advantages(rewards[:, None], nothing, _last(rewards), gamma)[:, 0])
         critic = Critic(self.seen.size, 500 if gamma == 1 else None, rng=self.rng)
         inputs = critic.inputs(see(np.concatenate(rows), self.policy), np.concatenate(ages))
-        goal = np.concatenate(returns)
-        line = line_through(inputs[:, -1].astype(float), goal) if gamma == 1 else None
-        apart = goal - critic.on_line(inputs, line)
-        critic.fit(inputs, apart, make_optimiser(critic, "adam", 1e-3), 3, line=line, rng=self.rng)
+        critic.fit(inputs, np.concatenate(returns), make_optimiser(critic, "adam", 1e-3), 3, rng=self.rng)
         return critic
 
     def gradient(self, features: Any, actions: Any, weights: Any) -> Any:

@@ -91,7 +91,6 @@ ORDER = [
     "report",
     "policies",
     "sspg.settings",
-    "sspg.line",
     "sspg.streams",
     "sspg.estimator",
     "sspg.returns",

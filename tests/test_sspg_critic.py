@@ -1,4 +1,4 @@
-"""The critic predicts returns around a line in the time left that is measured, not learnt."""
+"""The critic predicts returns around a line in the time left, which is measured where it can be."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,6 @@ import torch
 from steadyrl.errors import TrainingError
 from steadyrl.sspg.critic import Critic
 from steadyrl.sspg.learner import make_optimiser
-from steadyrl.sspg.line import line_through, time_left
 from steadyrl.sspg.returns import lambda_advantages
 from steadyrl.sspg.streams import RunningLength
 
@@ -39,9 +38,7 @@ def test_what_an_observation_is_worth_is_learnt_beside_a_far_larger_trend():
     optimiser = make_optimiser(critic, "adam", 1e-3)
     for _ in range(20):
         features, ages, returns = data(rng)
-        line = line_through(time_left(ages, 1000), returns)
-        inputs = critic.inputs(features, ages)
-        loss = critic.fit(inputs, returns - critic.on_line(inputs, line), optimiser, 4, line=line, rng=rng)
+        loss = critic.fit(critic.inputs(features, ages), returns, optimiser, 4, rng=rng)
     features, ages, returns = data(rng)
     expected = 0.7 * (1001 - ages) + 3 * features[:, 0]
     assert np.abs(critic.values(critic.inputs(features, ages)) - expected).mean() < 0.5  # of a deviation of 200
@@ -51,7 +48,7 @@ def test_what_an_observation_is_worth_is_learnt_beside_a_far_larger_trend():
 def test_values_do_not_run_away_from_what_is_measured():
     """Eight steps an update, and every return ends with the critic's own prediction: so its level must be measured."""
     rng, horizon, copies = np.random.default_rng(3), 200, 16
-    critic, running = Critic(1, horizon, rng=rng), RunningLength(copies)
+    critic, running = Critic(1, horizon, rng=rng), RunningLength(copies, horizon)
     optimiser = make_optimiser(critic, "adam", 1e-3)
     ages, paid = rng.integers(1, horizon + 1, copies), 1.0
     for update in range(300):
@@ -67,11 +64,10 @@ def test_values_do_not_run_away_from_what_is_measured():
         inputs = critic.inputs(rows.reshape(-1, 1), states.reshape(-1))
         values = critic.values(inputs).reshape(states.shape)
         returns = lambda_advantages(rewards, values, over, over, 0.95) + values[:-1]
-        running.add(states[1:], over, rewards, early=np.zeros_like(over))
+        running.add(states[1:], over, rewards)
         used = alive.ravel()
         kept = inputs[: len(used)][used]
-        apart = returns.ravel()[used] - critic.on_line(kept)
-        critic.fit(kept, apart, optimiser, 4, line=running.line(horizon), rng=rng)
+        critic.fit(kept, returns.ravel()[used], optimiser, 4, rate=running.known_rate, rng=rng)
         ages = states[-1]
     old = np.arange(1, horizon + 1)
     found = critic.values(critic.inputs(np.zeros((horizon, 1)), old))
@@ -79,38 +75,40 @@ def test_values_do_not_run_away_from_what_is_measured():
     assert np.abs(found - expected).mean() < 0.1 * expected.mean()
 
 
-def test_the_measured_line_is_that_of_the_true_promise():
-    """Lengths are geometric up to a limit, rewards depend on the age: the promise of each age is a sum."""
-    rng, horizon, copies, end = np.random.default_rng(4), 50, 400, 0.03
-    running, ages, over = RunningLength(copies), np.ones(copies, dtype=np.int64), np.zeros(copies, dtype=bool)
-    for _ in range(60):
-        states, ends, rewards = [], [], []
-        for _ in range(10):
-            paid = np.where(over, 0.0, 1 + 0.1 * ages + rng.normal(size=copies))
-            ages = np.where(over, 1, ages + 1)
-            over = (ages > 1) & ((rng.random(copies) < end) | (ages == horizon + 1))
-            states.append(ages)
-            ends.append(over)
-            rewards.append(paid)
-        early = np.array(ends) & (np.array(states) <= horizon)
-        running.add(np.array(states), np.array(ends), np.array(rewards), early=early)
-    a = np.arange(1, horizon + 1)
-    alive = (1 - end) ** (a - 1)
-    promise = np.cumsum((alive * (1 + 0.1 * a))[::-1])[::-1] / alive
-    expected = line_through(time_left(a, horizon), promise, alive)
-    # 24,000 steps, and noise of 1 in rewards of 2 or so: the promise of 40 is known to about 1%
-    found = running.line(horizon)
-    np.testing.assert_allclose((found.middle, found.slope), (expected.middle, expected.slope), rtol=0.05)
-    assert not found.certain
+def test_the_rate_is_known_while_every_episode_goes_to_its_limit():
+    running, horizon = RunningLength(4, 10), 10
+    ages = np.tile(np.arange(2, 12)[:, None], (1, 4))
+    over = ages == horizon + 1
+    reset = (np.ones((1, 4), dtype=np.int64), np.zeros((1, 4), dtype=bool), np.zeros((1, 4)))
+    for _ in range(3):
+        running.add(ages, over, np.full((10, 4), 2.0))
+        running.add(*reset)
+    assert running.known_rate == pytest.approx(2.0)  # and not 20/11: resets are no steps of an episode
+    early = np.zeros((10, 4), dtype=bool)
+    early[3, 0] = True
+    running.add(ages, over | early, np.full((10, 4), 2.0))
+    assert running.known_rate is None
+    for _ in range(12):  # episodes of each copy, after which it is forgotten
+        running.add(*reset)
+        running.add(ages, over, np.full((10, 4), 3.0))
+    assert running.known_rate == pytest.approx(3.0, abs=1e-6)
 
 
-def test_before_any_episode_has_ended_the_time_limit_is_what_is_known():
-    running = RunningLength(4)
-    none = np.zeros((5, 4), dtype=bool)
-    running.add(np.tile(np.arange(2, 7)[:, None], (1, 4)), none, np.full((5, 4), 2.0), early=none)
-    found = running.line(100)
-    np.testing.assert_allclose((found.middle, found.slope), (100.0, 100.0), rtol=0.02)  # 200 at the start, 0 at the end
-    assert found.certain
+def test_without_a_time_limit_no_rate_is_known():
+    running = RunningLength(2)
+    running.add(np.full((3, 2), 2), np.zeros((3, 2), dtype=bool), np.ones((3, 2)))
+    assert running.known_rate is None
+
+
+def test_predictions_take_the_measured_rate_over():
+    rng = np.random.default_rng(5)
+    critic = Critic(1, 100, rng=rng)
+    inputs, optimiser = critic.inputs(np.zeros((100, 1)), np.arange(1, 101)), make_optimiser(critic, "adam", 1e-3)
+    critic.fit(inputs, 7.0 * np.arange(100, 0, -1), optimiser, 1, rate=7.0, rng=rng)
+    before = critic.values(inputs)
+    critic.fit(inputs, before, optimiser, 1, rate=9.0, rng=rng)
+    gained = critic.values(inputs) - before
+    np.testing.assert_allclose(gained, 2.0 * np.arange(100, 0, -1), atol=0.1 * 200)
 
 
 def test_a_loss_that_is_not_finite_is_an_error():
@@ -123,6 +121,5 @@ def test_a_loss_that_is_not_finite_is_an_error():
             np.arange(4.0),
             make_optimiser(critic, "adam", 1e-3),
             1,
-            line=None,
             rng=np.random.default_rng(0),
         )

@@ -263,7 +263,7 @@ def test_cutting_episodes_short_does_not_lengthen_them():
             age = np.where(restart, 1, age + 1)
             ages[t], ends[t] = age, age == 10
             restart = ends[t] | (rng.random(8) < 0.1) & (np.arange(8) < 4)
-        running.add(ages, ends, np.ones((16, 8)), early=ends)
+        running.add(ages, ends, np.ones((16, 8)))
         steps, ends_seen = steps + ends.size, ends_seen + int(ends.sum())
     assert running.average_episode_length == pytest.approx(10, rel=1e-9)
     assert running.reward_rate == pytest.approx(1)

@@ -2,16 +2,16 @@
 
 Where the environment has a time limit that counts as an end, what is left to gain depends on the steps left, which are
 part of the learning process's state though not of the observation; so the critic also sees the age (the policy
-does not). Most of a return is the steps left times the reward per step, which says nothing about actions and needs no
-network: it is measured (`RunningLength.line`). So
+does not). Most of a return that a time limit ends is the steps left times the reward per step, which says nothing about
+actions; so a network predicts only how far returns are from a straight line in the time left, in units of their
+deviation from it. Where does the line come from?
 
-    V(s) = a line in the time left, as measured + a trend, as learnt + deviation * what a network makes of the state.
-
-Returns end with the critic's own predictions, so without a discount a level that is learnt only slowly finds its way
-back from the ends of episodes, and meanwhile wanders, by far more than actions matter. Where every episode goes to its
-time limit, the line is all there is to know about the level, and no trend is added to it. Where episodes end by
-themselves, a line says too little, and so the trend is learnt, a running average of how far returns are from the line.
-Whenever that or the deviation moves, the last layer is rescaled, which leaves the predictions as they are.
+- Where every episode goes to its time limit it is known: the reward per step, as measured, times the steps left.
+  The critic must not learn it then. Returns end with the critic's own predictions, and without a discount a level that
+  is learnt from them finds its way back from the ends of episodes too slowly, and meanwhile wanders, by more than
+  actions are worth.
+- Otherwise it is a running average of the line through the returns. Whenever that moves, the last layer is rescaled,
+  which leaves all predictions as they are.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from torch import Tensor, nn
 from steadyrl.errors import TrainingError
 from steadyrl.policies import forward, linears, network
 from steadyrl.rollouts.policies import HIDDEN
-from steadyrl.sspg.line import FLAT, Line, time_left
 
 Array = NDArray[np.float64]
 
 _PACE = 0.05  # weight of an update's returns in the running mean and deviation
 _SMALLEST = 1e-4  # deviation of returns below which they count as constant
+_FLAT = 1e-6  # variance of the time left below which it has no slope
 _MINIBATCH = 256
 
 
 class Critic(nn.Module):
     """V(s), of normalised observations and, with a horizon, of the age."""
 
-    line: Tensor
-    """As measured: in the middle of the horizon, and the slope in the time left."""
+    rate: Tensor
+    """Reward per step where it is known to last up to the horizon, or was last known."""
     trend: Tensor
-    """What is added to the line, likewise."""
+    """The line in the time left that comes on top of the rate: in the middle, and the slope."""
     moments: Tensor
-    """How many updates, and running means of y, y^2, x, x^2, x y: returns above the line y, time left x."""
+    """How many updates, and running means of y, y^2, x, x^2, x y: returns y, less the rate's share; time left x."""
 
     def __init__(self, size: int, horizon: int | None, *, rng: np.random.Generator) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Critic(nn.Module):
         inputs = size + (horizon is not None)
         self.layers = network((inputs, HIDDEN, HIDDEN, 1), rng=rng, last_gain=1.0)
         self.slope = nn.Parameter(torch.zeros(()))
-        self.register_buffer("line", torch.zeros(2, dtype=torch.float64))
+        self.register_buffer("rate", torch.zeros((), dtype=torch.float64))
         self.register_buffer("trend", torch.zeros(2, dtype=torch.float64))
         self.register_buffer("moments", torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0, 0.0], dtype=torch.float64))
 
@@ -61,7 +61,8 @@ class Critic(nn.Module):
         """Return [B, inputs] in single precision: features [B, d] and, with a horizon, the time left, from 1 to -1."""
         if self.horizon is None:
             return features.astype(np.float32)
-        return np.concatenate([features, time_left(ages.reshape(-1, 1), self.horizon)], axis=1, dtype=np.float32)
+        left = 1.0 - (ages.reshape(-1, 1) - 1) / self.horizon
+        return np.concatenate([features, 2.0 * left - 1.0], axis=1, dtype=np.float32)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the network's share of the predictions, in units of the deviation, [B]."""
@@ -72,34 +73,31 @@ class Critic(nn.Module):
         """Return V, [B]."""
         with torch.no_grad():
             found = self(torch.as_tensor(inputs, device=self.moments.device))
-        _, _, deviation = self.apart()
-        result: Array = found.double().cpu().numpy() * deviation + self.above(inputs, self.trend) + self.on_line(inputs)
+        middle, slope = self.trend.tolist()
+        line = middle + slope * self._left(inputs) + self._promised(inputs)
+        result: Array = found.double().cpu().numpy() * self.apart()[2] + line
         return result
 
-    def on_line(self, inputs: Any, line: Line | None = None) -> Any:
-        """Return what the line measured last says, or another, [B]; 0 without a horizon."""
-        return self.above(inputs, self.line if line is None else (line.middle, line.slope))
-
-    def above(self, inputs: Any, line: Any) -> Any:
-        """Return a line at these inputs, [B]."""
-        middle, slope = (float(value) for value in line)
-        return middle + slope * self._left(inputs)
-
     def _left(self, inputs: Any) -> Any:
+        """The time left, from 1 to -1, [B]."""
         return np.zeros(len(inputs)) if self.horizon is None else inputs[:, -1].astype(float)
 
+    def _promised(self, inputs: Any) -> Any:
+        """The rate times the steps left, [B]."""
+        return 0.0 if self.horizon is None else float(self.rate) * self.horizon * (1 + self._left(inputs)) / 2
+
     def apart(self) -> tuple[float, float, float]:
-        """How far returns are from the line: in the middle, and the slope; and their deviation from both."""
+        """The running line through what the rate leaves of returns: in the middle, the slope, the deviation from it."""
         _, y, yy, x, xx, xy = self.moments.tolist()
         spread = max(xx - x * x, 0.0)
-        slope = (xy - x * y) / spread if spread > FLAT else 0.0
+        slope = (xy - x * y) / spread if spread > _FLAT else 0.0
         rest = yy - y * y - slope**2 * spread
         return y - slope * x, slope, max(math.sqrt(max(rest, 0.0)), _SMALLEST)
 
-    def rescale(self, inputs: Any, apart: Array, *, certain: bool = False) -> None:
-        """Move trend and deviation towards these distances from the line, and keep all predictions.
+    def rescale(self, inputs: Any, apart: Array, *, known: bool = False) -> None:
+        """Move line and deviation towards what the rate leaves of returns, and keep all predictions.
 
-        If the line is certain there is no trend, and what the network says of one is not kept either.
+        If the rate is known there is no line on top of it, and what the critic has learnt of one is not kept.
         """
         first = not float(self.moments[0])
         _, _, old_deviation = self.apart()
@@ -110,10 +108,10 @@ class Critic(nn.Module):
         self.moments[0] += 1
         middle, slope, deviation = self.apart()
         old = self.trend.clone()
-        self.trend.copy_(torch.tensor([0.0, 0.0] if certain else [middle, slope]))
+        self.trend.copy_(torch.tensor([0.0, 0.0] if known else [middle, slope]))
         if first:
             return  # nothing has been learnt that would be lost
-        moved = (0.0, 0.0) if certain else (old - self.trend).tolist()
+        moved = (0.0, 0.0) if known else (old - self.trend).tolist()
         last = linears(self.layers)[-1]
         with torch.no_grad():
             last.weight *= old_deviation / deviation
@@ -123,26 +121,28 @@ class Critic(nn.Module):
     def fit(
         self,
         inputs: Any,
-        apart: Array,
+        returns: Array,
         optimiser: torch.optim.Optimizer,
         passes: int,
         *,
-        line: Line | None,
+        rate: float | None = None,
         rng: np.random.Generator,
     ) -> float:
-        """Take least-squares steps; return the mean squared error, in units of the variance.
+        """Take least-squares steps towards the returns; return the mean squared error, in units of their variance.
 
         Args:
             inputs: [B, inputs].
-            apart: [B], returns above the line: that which they ended with where they ended with a prediction.
+            returns: [B].
             optimiser: of the network's weights.
             passes: over the data.
-            line: as measured now; it holds for the next predictions.
+            rate: reward per step as measured now, if every episode goes to its time limit. It holds for the next
+                predictions; these returns ended with some that were made with the last one.
             rng: of the minibatches.
         """
-        self.rescale(inputs, apart, certain=line is not None and line.certain)
+        apart = returns - self._promised(inputs)
+        self.rescale(inputs, apart, known=rate is not None)
         middle, slope, deviation = self.apart()
-        goal = (apart - self.above(inputs, (middle, slope))) / deviation
+        goal = (apart - middle - slope * self._left(inputs)) / deviation
         goal = torch.as_tensor(goal.astype(np.float32), device=self.moments.device)
         seen = torch.as_tensor(inputs, device=self.moments.device)
         losses = []
@@ -157,6 +157,6 @@ class Critic(nn.Module):
         found = float(torch.stack(losses).mean())
         if not math.isfinite(found):
             raise TrainingError(f"the critic's loss is {found}; a smaller critic_learning_rate would help")
-        if line is not None:
-            self.line.copy_(torch.tensor([line.middle, line.slope]))
+        if rate is not None:
+            self.rate.fill_(rate)
         return found

@@ -17,7 +17,6 @@ from steadyrl.rollouts.sources import Description, Source
 from steadyrl.sspg.copies import choose
 from steadyrl.sspg.fresh import draw_fresh
 from steadyrl.sspg.learner import Data, Learner
-from steadyrl.sspg.line import line_through
 from steadyrl.sspg.online import Batch, Online
 from steadyrl.sspg.returns import lambda_advantages
 from steadyrl.sspg.settings import Settings
@@ -80,7 +79,7 @@ class OnlineDrawing:
         self.about = f"backend {backend}: {reason}"
         self._settings, self._seen = settings, scene.observations
         self._online = Online(source, backend, scene.observations, scene.actions, settings)
-        self._length = RunningLength(settings.copies_used)
+        self._length = RunningLength(settings.copies_used, description.max_episode_steps)
         self._extra = 0
         if settings.returns == "monte-carlo":
             if description.max_episode_steps is None:
@@ -94,8 +93,7 @@ class OnlineDrawing:
         """Run all copies for the steps of an update."""
         settings = self._settings
         batch = self._online.draw(learner.policy.numpy(), settings.steps_per_update_used + self._extra)
-        ends = batch.terminated | batch.truncated
-        self._length.add(batch.ages[1:], ends, batch.rewards, early=batch.terminated)
+        self._length.add(batch.ages[1:], batch.terminated | batch.truncated, batch.rewards)
         return Drawn(
             data=self._data(batch, learner),
             observations=self._seen.flattened(batch.rows[:-1].reshape(-1, self._seen.width)),
@@ -118,15 +116,14 @@ class OnlineDrawing:
         advantages = lambda_advantages(batch.rewards, values, ends, over | batch.cut, trace)[:n]
         returns = advantages + values[:n]
         used = batch.alive[:n].ravel()
-        acted = inputs[: n * count][used]
         weights = advantages if settings.baseline == "critic" else returns
         return Data(
             features=features[: n * count][used],
             actions=batch.actions[:n].reshape(n * count, *batch.actions.shape[2:])[used],
             weights=weights.ravel()[used],
-            inputs=acted,
-            apart=returns.ravel()[used] - learner.critic.on_line(acted),
-            line=None if learner.critic.horizon is None else self._length.line(learner.critic.horizon),
+            inputs=inputs[: n * count][used],
+            returns=returns.ravel()[used],
+            rate=None if learner.critic.horizon is None else self._length.known_rate,
         )
 
     def header(self) -> dict[str, Any]:
@@ -173,9 +170,7 @@ class FreshDrawing:
         returns = samples.returns[used]
         # The critic has not seen these samples yet, so as a baseline it leaves the gradient unbiased.
         taken_off = learner.critic.values(inputs) if settings.baseline == "critic" and update else 0.0
-        line = None if learner.critic.horizon is None else line_through(inputs[:, -1].astype(float), returns)
-        apart = returns - learner.critic.on_line(inputs, line)
-        data = Data(features, samples.actions[used], returns - taken_off, inputs, apart, line)
+        data = Data(features, samples.actions[used], returns - taken_off, inputs, returns)
         mean_return = float(drawn.episodes.returns.mean())
         return Drawn(data, observations, drawn.length.value, mean_return, drawn.when.distance, drawn.steps)
 

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from steadyrl.errors import TrainingError
 from steadyrl.policies import NetworkModule
 from steadyrl.sspg.critic import Critic
-from steadyrl.sspg.line import Line
 from steadyrl.sspg.settings import Settings
 
 Array = NDArray[np.float64]
@@ -36,10 +35,10 @@ class Data:
     """[B]: Q, or the advantage if there is a baseline."""
     inputs: Any
     """[B, inputs], the critic's."""
-    apart: Array
-    """[B], what the critic is to predict: returns, above its line."""
-    line: Line | None
-    """Returns as measured, if the critic has a horizon."""
+    returns: Array
+    """[B], what the critic is to predict."""
+    rate: float | None = None
+    """Reward per step, if every episode goes to its time limit."""
 
 
 class Learner:
@@ -70,7 +69,7 @@ class Learner:
         norm = self.step(left)
         found = {"gradient_norm": norm, "entropy": float(entropy.detach().mean()), "loss": float(loss.detach())}
         found["critic_loss"] = self.critic.fit(
-            data.inputs, data.apart, self.critic_optimiser, settings.critic_passes, line=data.line, rng=rng
+            data.inputs, data.returns, self.critic_optimiser, settings.critic_passes, rate=data.rate, rng=rng
         )
         return found
 
