@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 from typer.testing import CliRunner
 
 from steadyrl import EpisodeLengths, Perturbation, collect_episodes, errors, gallery, phase_distance, policy_gradient
@@ -131,6 +132,19 @@ def test_an_interrupted_run_goes_on_where_it_stopped_and_ends_with_the_same_byte
     assert calls == [0, 1, 2], "finished parts ran once"
     reproduce([scripted(calls)], "quick", tmp_path / "b")
     assert (tmp_path / "a" / "scripted.npz").read_bytes() == (tmp_path / "b" / "scripted.npz").read_bytes()
+
+
+def test_experiments_run_on_one_thread_of_linear_algebra_whose_number_the_last_digits_depend_on(tmp_path):
+    seen: list[int] = []
+
+    def run(settings, lab):
+        seen.extend(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
+        return {"sum": 3.0}, {"parts": np.zeros(1)}
+
+    with threadpool_limits(limits=2, user_api="blas"):
+        reproduce([replace(scripted([]), run=run)], "quick", tmp_path)
+    assert seen
+    assert set(seen) == {1}
 
 
 def test_resume_skips_what_is_finished_and_runs_what_was_asked_differently(tmp_path):
