@@ -22,7 +22,7 @@ def reproduce(
     scale: Annotated[
         str,
         typer.Option(
-            help="'quick' (minutes for all), 'laptop' (about 75 minutes on 2 free cores), 'paper' (its own sizes)."
+            help="'quick' (minutes for all), 'laptop' (75 minutes on 2 free cores), 'paper' (its own sizes)."
         ),
     ] = "quick",
     out: Annotated[Path, typer.Option(help="The folder of results, made if need be.")] = Path("results"),
