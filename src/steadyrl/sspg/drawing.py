@@ -79,7 +79,8 @@ class OnlineDrawing:
         self.about = f"backend {backend}: {reason}"
         self._settings, self._seen = settings, scene.observations
         self._online = Online(source, backend, scene.observations, scene.actions, settings)
-        self._length = RunningLength(settings.copies_used, description.max_episode_steps)
+        horizon = description.max_episode_steps if settings.truncation == "terminal" else None
+        self._length = RunningLength(settings.copies_used, horizon)
         self._extra = 0
         if settings.returns == "monte-carlo":
             if description.max_episode_steps is None:
@@ -123,7 +124,7 @@ class OnlineDrawing:
             weights=weights.ravel()[used],
             inputs=inputs[: n * count][used],
             returns=returns.ravel()[used],
-            rate=None if learner.critic.horizon is None else self._length.known_rate,
+            rate=self._length.known_rate,
         )
 
     def header(self) -> dict[str, Any]:

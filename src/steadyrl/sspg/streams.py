@@ -75,7 +75,7 @@ class RunningLength:
     """
 
     def __init__(self, copies: int, horizon: int | None = None) -> None:
-        self._horizon = horizon  # steps after which an episode is over in any case
+        self._horizon = horizon  # steps after which an episode is over in any case, if that counts as an end
         self._table = LifeTable(memory=float(max(_MEMORY * copies, 16)))
         self._rewards = self._steps = 0.0
         self._late_rewards = self._late_steps = 0.0  # the same with a shorter memory, resets left out
