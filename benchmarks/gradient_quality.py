@@ -197,7 +197,10 @@ class Pole:
             returns.append(discounted_advantages(rewards[:, None], nothing, _last(rewards), gamma)[:, 0])
         critic = Critic(self.seen.size, 500 if gamma == 1 else None, rng=self.rng)
         inputs = critic.inputs(see(np.concatenate(rows), self.policy), np.concatenate(ages))
-        critic.fit(inputs, np.concatenate(returns), make_optimiser(critic, "adam", 1e-3), 3, rng=self.rng)
+        goal = np.concatenate(returns)
+        line = critic.line_through(inputs, goal)
+        apart = goal - critic.on_line(inputs, line)
+        critic.fit(inputs, apart, make_optimiser(critic, "adam", 1e-3), 3, line=line, rng=self.rng)
         return critic
 
     def gradient(self, features: Any, actions: Any, weights: Any) -> Any:

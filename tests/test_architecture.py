@@ -91,6 +91,7 @@ ORDER = [
     "report",
     "policies",
     "sspg.settings",
+    "sspg.line",
     "sspg.streams",
     "sspg.estimator",
     "sspg.returns",

@@ -2,16 +2,16 @@
 
 Where the environment has a time limit that counts as an end, what is left to gain depends on the steps left, which are
 part of the learning process's state though not of the observation; so the critic also sees the age (the policy
-does not). Most of a return that a time limit ends is the steps left times the reward per step, which says nothing about
-actions; so a network predicts only how far returns are from a straight line in the time left, in units of their
-deviation from it. Where does the line come from?
+does not). Most of a return is the steps left times the reward per step, which says nothing about actions, and needs no
+network: it is measured (`RunningLength.line`). So
 
-- Where every episode goes to its time limit it is known: the reward per step, as measured, times the steps left.
-  The critic must not learn it then. Returns end with the critic's own predictions, and without a discount a level that
-  is learnt from them finds its way back from the ends of episodes too slowly, and meanwhile wanders, by more than
-  actions are worth.
-- Otherwise it is a running average of the line through the returns. Whenever that moves, the last layer is rescaled,
-  which leaves all predictions as they are.
+    V(s) = a line in the steps left, as measured + deviation * what a network makes of the state.
+
+The critic must not learn that line. Its returns end with its own predictions, and without a discount a level that is
+learnt from them finds its way back from the ends of episodes too slowly, and meanwhile wanders, by more than actions
+are worth. So what returns are above the line on average is taken off them, and a trend in the time left, too.
+Without a time limit there is no line, and the level is a running average of returns. When deviation or level move, the
+last layer is rescaled, which leaves the predictions as they are.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from steadyrl.errors import TrainingError
 from steadyrl.policies import forward, linears, network
 from steadyrl.rollouts.policies import HIDDEN
+from steadyrl.sspg.line import Line, line_through
 
 Array = NDArray[np.float64]
 
@@ -39,12 +40,10 @@ _MINIBATCH = 256
 class Critic(nn.Module):
     """V(s), of normalised observations and, with a horizon, of the age."""
 
-    rate: Tensor
-    """Reward per step where it is known to last up to the horizon, or was last known."""
-    trend: Tensor
-    """The line in the time left that comes on top of the rate: in the middle, and the slope."""
+    line: Tensor
+    """Where no step is left, and for each step left: as measured last."""
     moments: Tensor
-    """How many updates, and running means of y, y^2, x, x^2, x y: returns y, less the rate's share; time left x."""
+    """How many updates, and running means of y, y^2, x, x^2, x y: returns above the line y, time left x."""
 
     def __init__(self, size: int, horizon: int | None, *, rng: np.random.Generator) -> None:
         super().__init__()
@@ -53,8 +52,7 @@ class Critic(nn.Module):
         inputs = size + (horizon is not None)
         self.layers = network((inputs, HIDDEN, HIDDEN, 1), rng=rng, last_gain=1.0)
         self.slope = nn.Parameter(torch.zeros(()))
-        self.register_buffer("rate", torch.zeros((), dtype=torch.float64))
-        self.register_buffer("trend", torch.zeros(2, dtype=torch.float64))
+        self.register_buffer("line", torch.zeros(2, dtype=torch.float64))
         self.register_buffer("moments", torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0, 0.0], dtype=torch.float64))
 
     def inputs(self, features: Array, ages: NDArray[np.int64]) -> Any:
@@ -73,76 +71,76 @@ class Critic(nn.Module):
         """Return V, [B]."""
         with torch.no_grad():
             found = self(torch.as_tensor(inputs, device=self.moments.device))
-        middle, slope = self.trend.tolist()
-        line = middle + slope * self._left(inputs) + self._promised(inputs)
-        result: Array = found.double().cpu().numpy() * self.apart()[2] + line
-        return result
+        level, _, deviation = self.apart()
+        result: Array = found.double().cpu().numpy() * deviation + self.on_line(inputs)
+        return result if self.horizon is not None else result + level
 
-    def _left(self, inputs: Any) -> Any:
-        """The time left, from 1 to -1, [B]."""
+    def on_line(self, inputs: Any, line: Line | None = None) -> Any:
+        """Return what the line measured last says, or another one, [B]; 0 without a horizon."""
+        if self.horizon is None:
+            return 0.0
+        end, rate = self.line.tolist() if line is None else (line.end, line.rate)
+        return end + rate * self.horizon * (1 + self._time_left(inputs)) / 2
+
+    def line_through(self, inputs: Any, returns: Array) -> Line | None:
+        """Return the line through returns that do not end with a prediction."""
+        if self.horizon is None:
+            return None
+        return line_through(self.horizon * (1 + self._time_left(inputs)) / 2, returns)
+
+    def _time_left(self, inputs: Any) -> Any:
         return np.zeros(len(inputs)) if self.horizon is None else inputs[:, -1].astype(float)
 
-    def _promised(self, inputs: Any) -> Any:
-        """The rate times the steps left, [B]."""
-        return 0.0 if self.horizon is None else float(self.rate) * self.horizon * (1 + self._left(inputs)) / 2
-
     def apart(self) -> tuple[float, float, float]:
-        """The running line through what the rate leaves of returns: in the middle, the slope, the deviation from it."""
+        """How far returns are above the line: in the middle of the horizon, the slope, the deviation from both."""
         _, y, yy, x, xx, xy = self.moments.tolist()
         spread = max(xx - x * x, 0.0)
         slope = (xy - x * y) / spread if spread > _FLAT else 0.0
         rest = yy - y * y - slope**2 * spread
         return y - slope * x, slope, max(math.sqrt(max(rest, 0.0)), _SMALLEST)
 
-    def rescale(self, inputs: Any, apart: Array, *, known: bool = False) -> None:
-        """Move line and deviation towards what the rate leaves of returns, and keep all predictions.
-
-        If the rate is known there is no line on top of it, and what the critic has learnt of one is not kept.
-        """
+    def rescale(self, inputs: Any, apart: Array) -> None:
+        """Move level and deviation towards these returns above the line, and keep all predictions."""
         first = not float(self.moments[0])
-        _, _, old_deviation = self.apart()
-        left = self._left(inputs)
+        old_level, _, old_deviation = self.apart()
+        left = self._time_left(inputs)
         pace = max(_PACE, 1 / (1 + float(self.moments[0])))
         seen = [v.mean() for v in (apart, apart**2, left, left**2, left * apart)]
         self.moments[1:] += pace * (torch.as_tensor(seen, device=self.moments.device) - self.moments[1:])
         self.moments[0] += 1
-        middle, slope, deviation = self.apart()
-        old = self.trend.clone()
-        self.trend.copy_(torch.tensor([0.0, 0.0] if known else [middle, slope]))
         if first:
             return  # nothing has been learnt that would be lost
-        moved = (0.0, 0.0) if known else (old - self.trend).tolist()
+        level, _, deviation = self.apart()
+        moved = old_level - level if self.horizon is None else 0.0
         last = linears(self.layers)[-1]
         with torch.no_grad():
             last.weight *= old_deviation / deviation
-            last.bias.copy_((last.bias * old_deviation + moved[0]) / deviation)
-            self.slope.copy_((self.slope * old_deviation + moved[1]) / deviation)
+            last.bias.copy_((last.bias * old_deviation + moved) / deviation)
+            self.slope.copy_(self.slope * old_deviation / deviation)
 
     def fit(
         self,
         inputs: Any,
-        returns: Array,
+        apart: Array,
         optimiser: torch.optim.Optimizer,
         passes: int,
         *,
-        rate: float | None = None,
+        line: Line | None = None,
         rng: np.random.Generator,
     ) -> float:
-        """Take least-squares steps towards the returns; return the mean squared error, in units of their variance.
+        """Take least-squares steps; return the mean squared error, in units of the variance.
 
         Args:
             inputs: [B, inputs].
-            returns: [B].
+            apart: [B], returns above the line; if they end with a prediction, above that which it was made with.
             optimiser: of the network's weights.
             passes: over the data.
-            rate: reward per step as measured now, if every episode goes to its time limit. It holds for the next
-                predictions; these returns ended with some that were made with the last one.
+            line: as measured now; it holds for the next predictions.
             rng: of the minibatches.
         """
-        apart = returns - self._promised(inputs)
-        self.rescale(inputs, apart, known=rate is not None)
+        self.rescale(inputs, apart)
         middle, slope, deviation = self.apart()
-        goal = (apart - middle - slope * self._left(inputs)) / deviation
+        goal = (apart - middle - slope * self._time_left(inputs)) / deviation
         goal = torch.as_tensor(goal.astype(np.float32), device=self.moments.device)
         seen = torch.as_tensor(inputs, device=self.moments.device)
         losses = []
@@ -157,6 +155,6 @@ class Critic(nn.Module):
         found = float(torch.stack(losses).mean())
         if not math.isfinite(found):
             raise TrainingError(f"the critic's loss is {found}; a smaller critic_learning_rate would help")
-        if rate is not None:
-            self.rate.fill_(rate)
+        if line is not None:
+            self.line.copy_(torch.tensor([line.end, line.rate], dtype=torch.float64))
         return found

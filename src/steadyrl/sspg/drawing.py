@@ -117,14 +117,15 @@ class OnlineDrawing:
         advantages = lambda_advantages(batch.rewards, values, ends, over | batch.cut, trace)[:n]
         returns = advantages + values[:n]
         used = batch.alive[:n].ravel()
+        acted = inputs[: n * count][used]
         weights = advantages if settings.baseline == "critic" else returns
         return Data(
             features=features[: n * count][used],
             actions=batch.actions[:n].reshape(n * count, *batch.actions.shape[2:])[used],
             weights=weights.ravel()[used],
-            inputs=inputs[: n * count][used],
-            returns=returns.ravel()[used],
-            rate=self._length.known_rate,
+            inputs=acted,
+            apart=returns.ravel()[used] - learner.critic.on_line(acted),
+            line=self._length.line,
         )
 
     def header(self) -> dict[str, Any]:
@@ -171,7 +172,9 @@ class FreshDrawing:
         returns = samples.returns[used]
         # The critic has not seen these samples yet, so as a baseline it leaves the gradient unbiased.
         taken_off = learner.critic.values(inputs) if settings.baseline == "critic" and update else 0.0
-        data = Data(features, samples.actions[used], returns - taken_off, inputs, returns)
+        line = learner.critic.line_through(inputs, returns)
+        apart = returns - learner.critic.on_line(inputs, line)
+        data = Data(features, samples.actions[used], returns - taken_off, inputs, apart, line)
         mean_return = float(drawn.episodes.returns.mean())
         return Drawn(data, observations, drawn.length.value, mean_return, drawn.when.distance, drawn.steps)
 

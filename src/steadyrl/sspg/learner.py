@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from steadyrl.errors import TrainingError
 from steadyrl.policies import NetworkModule
 from steadyrl.sspg.critic import Critic
+from steadyrl.sspg.line import Line
 from steadyrl.sspg.settings import Settings
 
 Array = NDArray[np.float64]
@@ -35,10 +36,11 @@ class Data:
     """[B]: Q, or the advantage if there is a baseline."""
     inputs: Any
     """[B, inputs], the critic's."""
-    returns: Array
-    """[B], what the critic is to predict."""
-    rate: float | None = None
-    """Reward per step, if every episode goes to its time limit."""
+    apart: Array
+    """[B], what the critic's network is to predict: returns above the line. If they end with a prediction, it is the
+    line that this was made with."""
+    line: Line | None
+    """Returns as measured now, if the critic has a horizon."""
 
 
 class Learner:
@@ -69,7 +71,7 @@ class Learner:
         norm = self.step(left)
         found = {"gradient_norm": norm, "entropy": float(entropy.detach().mean()), "loss": float(loss.detach())}
         found["critic_loss"] = self.critic.fit(
-            data.inputs, data.returns, self.critic_optimiser, settings.critic_passes, rate=data.rate, rng=rng
+            data.inputs, data.apart, self.critic_optimiser, settings.critic_passes, line=data.line, rng=rng
         )
         return found
 

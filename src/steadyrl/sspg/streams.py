@@ -21,12 +21,14 @@ from scipy.special import stdtrit
 from steadyrl.confidence import Interval
 from steadyrl.errors import LengthsError
 from steadyrl.lifetable import LifeTable
+from steadyrl.sspg.line import Line, line_through
 
 Array = NDArray[np.float64]
 
 _MEMORY = 2.0  # episodes of each copy after which an observation counts 1/e
 _RECENT = 0.25  # the same, for the reward per step that the critic goes by: it must not lag behind a policy that learns
 _RARE = 0.01  # early ends in memory below which there are none: the last was some nine episodes of each copy ago
+_FAINT = 1e-9
 
 
 def stream_episode_length(ends: ArrayLike, *, level: float = 0.95) -> Interval:
@@ -79,7 +81,8 @@ class RunningLength:
         self._table = LifeTable(memory=float(max(_MEMORY * copies, 16)))
         self._rewards = self._steps = 0.0
         self._late_rewards = self._late_steps = 0.0  # the same with a shorter memory, resets left out
-        self._early = 0.0  # ends before a time limit
+        self._early = 0.0  # ends before the horizon
+        self._by_age = np.zeros((2, 64))  # rewards of the transitions from each age, and how many
 
     def add(self, ages: NDArray[np.int64], ends: NDArray[np.bool_], rewards: Array) -> None:
         """Add [steps, copies] of a stream: the ages of the states arrived at, and whether these end their episodes."""
@@ -92,6 +95,13 @@ class RunningLength:
         acted = ages > 1
         self._late_steps = self._late_steps * fade_late + int(acted.sum())
         self._late_rewards = self._late_rewards * fade_late + float(rewards[acted].sum())
+        missing = int(ages.max()) + 1 - self._by_age.shape[1]
+        if missing > 0:
+            self._by_age = np.pad(self._by_age, ((0, 0), (0, max(missing, self._by_age.shape[1]))))
+        self._by_age *= fade
+        room = self._by_age.shape[1]
+        self._by_age[0] += np.bincount(ages[acted] - 1, weights=rewards[acted], minlength=room)
+        self._by_age[1] += np.bincount(ages[acted] - 1, minlength=room)
 
     @property
     def average_episode_length(self) -> float:
@@ -105,19 +115,43 @@ class RunningLength:
         return self._rewards / self._steps
 
     @property
-    def known_rate(self) -> float | None:
-        """The reward per step lately, if every episode goes to its time limit; None if not, or there is none."""
-        known = self._horizon is not None and self._early < _RARE
-        return self._late_rewards / max(self._late_steps, 1.0) if known else None
+    def line(self) -> Line | None:
+        """The return that a number of steps left promises; None without a horizon.
+
+        If every episode goes to its horizon, that is the reward per step times the steps left. Otherwise it is the
+        straight line through what each age promises, with ages weighted as at steady state:
+
+            promise(a) = sum over k >= a of P(alive at age k | alive at age a) reward(k)
+
+        Rewards at each age are those of the last few episodes, all moved alike to agree with the last steps.
+        """
+        if self._horizon is None:
+            return None
+        late = self._late_rewards / max(self._late_steps, 1.0)
+        if self._early < _RARE:
+            return Line(0.0, late)
+        alive = self._table.survival()[2:]  # P(age a is reached and not the last), a = 1, ..., n
+        rewards, seen = self._by_age[:, 1 : len(alive) + 1]
+        known = seen > _FAINT
+        by_age = np.divide(rewards, seen, out=np.zeros(len(alive)), where=known)
+        by_age = np.where(known, by_age - by_age[known] @ seen[known] / max(seen[known].sum(), 1.0), 0.0) + late
+        unseen = alive[-1] * max(self._horizon - len(alive), 0) * late
+        used = alive > 0
+        if not used.any():
+            return Line(0.0, 0.0)
+        promise = (np.cumsum((alive * by_age)[::-1])[::-1] + unseen)[used] / alive[used]
+        return line_through(self._horizon - np.flatnonzero(used).astype(float), promise, alive[used])
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""
         return {
             **self._table.state(),
             "sums": np.array([self._steps, self._rewards, self._late_steps, self._late_rewards, self._early]),
+            "by_age": self._by_age,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self._table.restore(state)
         self._steps, self._rewards, self._late_steps, self._late_rewards, self._early = state["sums"].tolist()
+        self._by_age = np.array(state["by_age"])
