@@ -208,12 +208,16 @@ def test_a_time_limit_is_an_end_or_is_bootstrapped(truncation, beyond):
     seen, acted = observation_codec(found.observation_space), action_codec(found.action_space)
     settings = Settings(copies=2, steps_per_update=12, truncation=truncation, trace=1.0, cure="none", backend="serial")
     drawing = OnlineDrawing(Scene(source, found, seen, acted), settings)
-    critic = SimpleNamespace(inputs=lambda features, ages: features, values=lambda inputs: np.full(len(inputs), 7.0))
+    critic = SimpleNamespace(
+        inputs=lambda features, ages: features,
+        values=lambda inputs: np.full(len(inputs), 7.0),
+        on_line=lambda inputs: 0.5,
+    )
     drawn = drawing.draw(SimpleNamespace(policy=make_policy(seen, acted), critic=critic), 0)
     drawing.close()
     # Two whole episodes of five actions, each followed by a reset that is left out.
     to_go = np.repeat(np.tile([5.0, 4.0, 3.0, 2.0, 1.0], 2), 2) + beyond
-    np.testing.assert_allclose(drawn.data.returns, to_go, rtol=1e-6)
+    np.testing.assert_allclose(drawn.data.apart, to_go - 0.5, rtol=1e-6)
     np.testing.assert_allclose(drawn.data.weights, to_go - 7.0, rtol=1e-6)
     assert drawn.average_episode_length == 6
     assert drawn.mean_return == pytest.approx(5)
