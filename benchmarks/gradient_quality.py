@@ -288,7 +288,9 @@ def lines(rows: list[dict[str, Any]]) -> list[str]:
     text += ["|---|---|---|---|---|"]
     for row in rows:
         cosine = f"{row['cosine']:.3f} ± {1.96 * row['cosine_error']:.3f}"
-        cells = [row["where"], row["estimator"], cosine, f"{row['bias_degrees']:.1f}°", f"{row['variance_steps']:,.0f}"]
+        steps = row["variance_steps"]
+        steps_text = f"{steps:,.0f}" if steps < 1e9 else "too many to tell"  # all that was seen may be noise
+        cells = [row["where"], row["estimator"], cosine, f"{row['bias_degrees']:.1f}°", steps_text]
         text += [f"| {' | '.join(cells)} |"]
     return [*text, ""]
 
