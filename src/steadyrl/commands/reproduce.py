@@ -21,7 +21,9 @@ def reproduce(
     name: Annotated[str, typer.Argument(help="An experiment's name, or 'all'; 'list' names them.")] = "all",
     scale: Annotated[
         str,
-        typer.Option(help="'quick' (minutes for all), 'laptop' (about 90 minutes on 2 cores), 'paper' (its own sizes)."),
+        typer.Option(
+            help="'quick' (minutes for all), 'laptop' (about 90 minutes on 2 cores), 'paper' (its own sizes)."
+        ),
     ] = "quick",
     out: Annotated[Path, typer.Option(help="The folder of results, made if need be.")] = Path("results"),
     resume: Annotated[
