@@ -22,7 +22,7 @@ def reproduce(
     scale: Annotated[
         str,
         typer.Option(
-            help="'quick' (minutes for all), 'laptop' (about 90 minutes on 2 cores), 'paper' (its own sizes)."
+            help="'quick' (minutes for all), 'laptop' (about 80 minutes on 2 cores), 'paper' (its own sizes)."
         ),
     ] = "quick",
     out: Annotated[Path, typer.Option(help="The folder of results, made if need be.")] = Path("results"),

@@ -148,7 +148,7 @@ def render_markdown_index(pages: Sequence[Page]) -> str:
         "steadyrl reproduce all --scale laptop --out results",
         "```",
         "",
-        "`quick` takes minutes, `laptop` about 90 minutes on two cores, `paper` has the paper's own sizes and wants a",
+        "`quick` takes minutes, `laptop` about 80 minutes on two cores, `paper` has the paper's own sizes and wants a",
         "Ray cluster (`--backend ray --address auto`; the cost is shown before it starts). Ctrl-C keeps what is",
         "finished and `--resume` goes on. Figures and verdicts below are computed from the committed result files.",
         "",
