@@ -1,7 +1,7 @@
 """Stable-Baselines3's A2C and PPO, on EnvPool's copies or in processes, with snapshots that steadyrl can evaluate.
 
 Settings are those of rl_zoo3 (hyperparams/a2c.yml and ppo.yml), which for MuJoCo are SB3's defaults with normalised
-observations and rewards.
+observations and rewards. PPO's minibatches there are of 256 and not 64 steps, which makes a row four times as quick.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ PPO_SETTINGS: dict[str, dict[str, Any]] = {
         "clip_range": lambda left: left * 0.2,
     },
     "Acrobot-v1": {"copies": 16, "normalise": True, "n_steps": 256, "gae_lambda": 0.94, "n_epochs": 4},
-    "Hopper-v5": {"copies": 16, "normalise": True, "n_steps": 128},
-    "HalfCheetah-v5": {"copies": 16, "normalise": True, "n_steps": 128},
+    "Hopper-v5": {"copies": 16, "normalise": True, "n_steps": 128, "batch_size": 256},
+    "HalfCheetah-v5": {"copies": 16, "normalise": True, "n_steps": 128, "batch_size": 256},
 }
 
 

@@ -98,29 +98,55 @@ def test_the_line_is_the_reward_per_step_while_every_episode_goes_to_its_limit()
     assert running.line == Line(0.0, pytest.approx(3.0, abs=1e-6))
 
 
-def test_where_episodes_end_by_themselves_the_line_is_that_of_the_true_promise():
-    """Lengths are geometric up to a limit, rewards depend on the age: the promise of each age is a sum."""
-    rng, horizon, copies, end = np.random.default_rng(4), 50, 400, 0.03
-    running, ages = RunningLength(copies, horizon), np.ones(copies, dtype=np.int64)
-    over = np.zeros(copies, dtype=bool)
+def stream(running, rng, copies, horizon, ends, rewards):
+    """600 steps of copies, each of which ends at an age with probability ends(age), and at the horizon."""
+    ages, over = np.ones(copies, dtype=np.int64), np.zeros(copies, dtype=bool)
     for _ in range(60):
-        states, ends, rewards = [], [], []
+        seen = []
         for _ in range(10):
-            paid = np.where(over, 0.0, 1 + 0.1 * ages + rng.normal(size=copies))
+            paid = np.where(over, 0.0, rewards(ages) + rng.normal(size=copies))
             ages = np.where(over, 1, ages + 1)
-            over = (ages > 1) & ((rng.random(copies) < end) | (ages == horizon + 1))
-            states.append(ages)
-            ends.append(over)
-            rewards.append(paid)
-        running.add(np.array(states), np.array(ends), np.array(rewards))
+            over = (ages > 1) & ((rng.random(copies) < ends(ages)) | (ages == horizon + 1))
+            seen.append((ages, over, paid))
+        running.add(*(np.array(values) for values in zip(*seen, strict=True)))
+
+
+def test_where_some_episodes_end_by_themselves_a_step_left_is_worth_a_reward_to_those_that_do_not():
+    """Lengths are geometric up to a limit, rewards depend on the age: what is expected is a sum."""
+    horizon, end = 50, 0.03
+    running = RunningLength(400, horizon)
+    stream(running, np.random.default_rng(4), 400, horizon, lambda ages: end, lambda ages: 1 + 0.1 * ages)
     a = np.arange(1, horizon + 1)
-    alive = (1 - end) ** (a - 1)
-    promise = np.cumsum((alive * (1 + 0.1 * a))[::-1])[::-1] / alive
-    rate, at_end = np.polyfit(horizon + 1 - a, promise, 1, w=np.sqrt(alive))
+    alive, rewards = (1 - end) ** (a - 1), 1 + 0.1 * a
+    promise = np.cumsum((alive * rewards)[::-1])[::-1] / alive
+    share = horizon * alive[-1] / alive.sum()  # P(the limit is reached | alive at a) is alive[-1] / alive[a]
+    line = running.line
+    assert 0.4 < share < 0.5
+    assert line.share == pytest.approx(share, rel=0.05)
+    assert line.rate == pytest.approx(share * np.average(rewards, weights=alive), rel=0.05)
     # The promise is 80 at most; with noise of 1 in rewards, and 20,000 steps in memory, it is known to 1 or so.
-    middle = at_end + 25 * rate
-    assert running.line.end + 25 * running.line.rate == pytest.approx(middle, rel=0.03)
-    assert running.line.rate == pytest.approx(rate, rel=0.1)
+    mean_left = np.average(horizon + 1 - a, weights=alive)
+    assert line.end + line.rate * mean_left == pytest.approx(np.average(promise, weights=alive), rel=0.03)
+
+
+def test_where_every_episode_ends_by_itself_the_steps_left_are_worth_nothing():
+    """All end at age 20 or 21, so the return falls with the age: by the fault of the states, which must be seen."""
+    horizon = 50
+    running = RunningLength(400, horizon)
+    stream(running, np.random.default_rng(5), 400, horizon, lambda ages: (ages >= 20) / 2, lambda ages: 1.0 + 0 * ages)
+    assert (running.line.rate, running.line.share) == (0.0, 0.0)
+    assert running.line.end == pytest.approx(10.5, rel=0.05)  # half of 20 or so
+
+
+def test_the_network_sees_the_time_left_as_far_as_it_matters():
+    rng = np.random.default_rng(6)
+    critic, rows = Critic(1, 100, rng=rng), np.zeros((2, 1))
+    optimiser = make_optimiser(critic, "adam", 1e-3)
+    early_and_late = critic.inputs(rows, np.array([1, 100]))
+    for share, apart in ((1.0, True), (0.0, False)):
+        critic.fit(early_and_late, np.array([1.0, 3.0]), optimiser, 1, line=Line(0.0, 0.0, share), rng=rng)
+        early, late = critic.values(early_and_late)
+        assert (early != late) == apart
 
 
 def test_without_a_time_limit_there_is_no_line():

@@ -18,6 +18,8 @@ class Line:
     """Where no step is left."""
     rate: float
     """For each step left."""
+    share: float = 1.0
+    """Of states, those whose episode goes to the time limit: for the others the steps left mean nothing."""
 
 
 def line_through(left: Array, returns: Array, weights: Array | None = None) -> Line:
@@ -25,7 +27,7 @@ def line_through(left: Array, returns: Array, weights: Array | None = None) -> L
 
     Example:
         >>> line_through(np.array([0.0, 1.0, 2.0]), np.array([3.0, 5.0, 7.0]))
-        Line(end=3.0, rate=2.0)
+        Line(end=3.0, rate=2.0, share=1.0)
     """
     centre, level = np.average(left, weights=weights), np.average(returns, weights=weights)
     spread = np.average((left - centre) ** 2, weights=weights)

@@ -50,7 +50,7 @@ class Settings:
         "limit after the steps of an update, so that all their episodes are over.",
     )
     trace: float = _option(0.95, "lambda of the lambda-returns: 0 trusts the critic, 1 the rewards.")
-    critic_learning_rate: float = _option(1e-3, "Of the critic, by Adam.")
+    critic_learning_rate: float = _option(3e-3, "Of the critic, by Adam.")
     critic_passes: int = _option(4, "Of the critic over the data of an update.")
     entropy: float = _option(0.0, "Weight of the entropy bonus, in rewards per step.")
     max_gradient_norm: float | None = _option(None, "A longer gradient (with its factor) is shortened to this.")

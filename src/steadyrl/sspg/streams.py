@@ -21,7 +21,7 @@ from scipy.special import stdtrit
 from steadyrl.confidence import Interval
 from steadyrl.errors import LengthsError
 from steadyrl.lifetable import LifeTable
-from steadyrl.sspg.line import Line, line_through
+from steadyrl.sspg.line import Line
 
 Array = NDArray[np.float64]
 
@@ -118,11 +118,14 @@ class RunningLength:
     def line(self) -> Line | None:
         """The return that a number of steps left promises; None without a horizon.
 
-        If every episode goes to its horizon, that is the reward per step times the steps left. Otherwise it is the
-        straight line through what each age promises, with ages weighted as at steady state:
+        One more step left is worth one more reward to a state whose episode goes to its horizon, and nothing to one
+        that ends before. So the rate is the reward per step times the share of the former; and at steady state the
+        line's mean is that of what ages promise,
 
             promise(a) = sum over k >= a of P(alive at age k | alive at age a) reward(k)
 
+        It is not the line through these promises: where a policy runs into the same end at much the same age, that
+        would explain by the age what is the fault of the state, and hide it from the policy.
         Rewards at each age are those of the last few episodes, all moved alike to agree with the last steps.
         """
         if self._horizon is None:
@@ -135,12 +138,16 @@ class RunningLength:
         known = seen > _FAINT
         by_age = np.divide(rewards, seen, out=np.zeros(len(alive)), where=known)
         by_age = np.where(known, by_age - by_age[known] @ seen[known] / max(seen[known].sum(), 1.0), 0.0) + late
-        unseen = alive[-1] * max(self._horizon - len(alive), 0) * late
-        used = alive > 0
-        if not used.any():
-            return Line(0.0, 0.0)
-        promise = (np.cumsum((alive * by_age)[::-1])[::-1] + unseen)[used] / alive[used]
-        return line_through(self._horizon - np.flatnonzero(used).astype(float), promise, alive[used])
+        unseen = max(self._horizon - len(alive), 0)
+        acting = float(alive.sum())
+        if not acting:
+            return Line(0.0, 0.0, 0.0)
+        to_the_end = float(alive[min(len(alive), self._horizon) - 1])
+        share = self._horizon * to_the_end / (acting + to_the_end * unseen)
+        promises = np.cumsum((alive * by_age)[::-1])[::-1] + to_the_end * unseen * late  # times alive
+        left = self._horizon - np.arange(len(alive))
+        mean_left = float(alive @ left) / acting
+        return Line(float(promises.sum()) / acting - late * share * mean_left, late * share, share)
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""
