@@ -1,7 +1,8 @@
 """Stable-Baselines3's A2C and PPO, on EnvPool's copies or in processes, with snapshots that steadyrl can evaluate.
 
-Settings are those of rl_zoo3 (hyperparams/a2c.yml and ppo.yml), which for MuJoCo are SB3's defaults with normalised
-observations and rewards. PPO's minibatches there are of 256 and not 64 steps, which makes a row four times as quick.
+Settings are those of rl_zoo3 (hyperparams/a2c.yml and ppo.yml), which for A2C on MuJoCo are SB3's defaults with
+normalised observations and rewards. For PPO on MuJoCo they are meant for one copy; with as many copies as the others
+it has SB3's defaults, normalised, 2,048 steps an update and, to be quicker, minibatches of 256 steps instead of 64.
 """
 
 from __future__ import annotations
