@@ -2,7 +2,7 @@
 
 Settings are those of rl_zoo3 (hyperparams/a2c.yml and ppo.yml), which for A2C on MuJoCo are SB3's defaults with
 normalised observations and rewards. For PPO on MuJoCo they are meant for one copy; with as many copies as the others
-it has SB3's defaults, normalised, 2,048 steps an update and, to be quicker, minibatches of 256 steps instead of 64.
+it has SB3's defaults, normalised, and 2,048 steps an update.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ PPO_SETTINGS: dict[str, dict[str, Any]] = {
         "clip_range": lambda left: left * 0.2,
     },
     "Acrobot-v1": {"copies": 16, "normalise": True, "n_steps": 256, "gae_lambda": 0.94, "n_epochs": 4},
-    "Hopper-v5": {"copies": 16, "normalise": True, "n_steps": 128, "batch_size": 256},
-    "HalfCheetah-v5": {"copies": 16, "normalise": True, "n_steps": 128, "batch_size": 256},
+    "Hopper-v5": {"copies": 16, "normalise": True, "n_steps": 128},
+    "HalfCheetah-v5": {"copies": 16, "normalise": True, "n_steps": 128},
 }
 
 
