@@ -1,6 +1,7 @@
 """The trainer: it learns, it is reproducible to the byte, it survives being killed, and it says what is wrong."""
 
 import csv
+import functools
 import json
 import os
 import signal
@@ -12,10 +13,14 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from gymnasium.envs.registration import register, registry
 
 from steadyrl import PolicyError, RolloutError, Settings, TrainingError, collect_episodes, evaluate, gallery, train
 from steadyrl.policies import SoftmaxTable
+from steadyrl.rollouts.codecs import action_codec, observation_codec
+from steadyrl.rollouts.policies import load_policy
+from steadyrl.rollouts.sources import as_source, describe
 from steadyrl.sspg.returns import lambda_advantages
 
 FILES = ("checkpoint.npz", "policy.safetensors", "history.csv")
@@ -302,6 +307,7 @@ def test_a_learning_rate_that_explodes_is_an_error_too():
         ({"optimiser": "adm"}, "'adam' or 'sgd'"),
         ({"copies": 0}, "copies is 0"),
         ({"seed": -1}, "seed is -1"),
+        ({"steps": "abc"}, "steps is 'abc'"),
         ({"steps": None}, "neither steps nor updates"),
         ({"method": "fresh", "truncation": "bootstrap"}, "'fresh'"),
         ({"backend": "ray"}, "one machine"),
@@ -310,8 +316,13 @@ def test_a_learning_rate_that_explodes_is_an_error_too():
     ],
 )
 def test_bad_settings_are_refused(options, words):
-    with pytest.raises((TrainingError, RolloutError), match=words):
+    with pytest.raises(TrainingError, match=words):
         train("CartPole-v1", Settings(**options))
+
+
+def test_settings_that_are_no_settings_are_refused():
+    with pytest.raises(TrainingError, match="settings are dict"):
+        train("CartPole-v1", {"steps": 3})
 
 
 def test_unknown_environments_and_policies_that_do_not_fit_are_refused_before_anything_is_run(tmp_path):
@@ -322,6 +333,62 @@ def test_unknown_environments_and_policies_that_do_not_fit_are_refused_before_an
     with pytest.raises(PolicyError, match="trained on CartPole-v1"):
         train("Acrobot-v1", policy=policy, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+    with pytest.raises(PolicyError, match="6 observed values"):
+        evaluate(load_cartpole_policy(policy), "Acrobot-v1", 2)
+
+
+def load_cartpole_policy(path):
+    described = describe(as_source("CartPole-v1"))
+    return load_policy(path, observation_codec(described.observation_space), action_codec(described.action_space))
+
+
+class Seen(gymnasium.Env):
+    """Observations of any space; an action of 1 is paid."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, space):
+        self.observation_space = space
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self.left = 5
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.left -= 1
+        return self.observation_space.sample(), float(action), self.left == 0, False, {}
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Tuple((spaces.Discrete(4, start=2), spaces.Box(-1, 1, (2, 2)))),
+        spaces.MultiDiscrete([3, 4]),
+        spaces.MultiBinary(3),
+        spaces.Dict({"place": spaces.Discrete(3), "speed": spaces.Box(-1, 1, (2,))}),
+        spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Box(-1, 1, (1, 3))}),
+        spaces.Text(4),
+    ],
+    ids=["tuple", "multidiscrete", "multibinary", "dict", "boxes", "text"],
+)
+def test_any_observation_that_can_be_flattened_can_be_learnt_from(space, backend):
+    settings = Settings(updates=3, copies=3, steps_per_update=7, backend=backend, workers=1)
+    trained = train(functools.partial(Seen, space), settings)
+    assert trained.policy.observations.size == gymnasium.spaces.utils.flatdim(space)
+
+
+def test_a_batch_of_observations_is_read_as_one_at_a_time():
+    space = spaces.Tuple((spaces.Discrete(4, start=2), spaces.Dict({"x": spaces.MultiDiscrete([2, 3])})))
+    codec, batched = observation_codec(space), gymnasium.vector.utils.batch_space(space, 6)
+    batch = batched.sample()
+    rows, expected = np.empty((6, codec.width)), np.empty((6, codec.width))
+    codec.rows(batch, rows)
+    for row, observation in zip(expected, gymnasium.vector.utils.iterate(batched, batch), strict=True):
+        codec.writer()(row, observation)
+    np.testing.assert_array_equal(rows, expected)
 
 
 def test_checkpoints_of_another_environment_or_other_settings_are_refused(tmp_path):
@@ -336,6 +403,21 @@ def test_checkpoints_of_another_environment_or_other_settings_are_refused(tmp_pa
         train("Acrobot-v1", settings, out=out, resume=True)
     with pytest.raises(TrainingError, match="updates: 2 then, 3 now"):
         train("CartPole-v1", Settings(updates=3, **SMALL), out=out, resume=True)
+    (out / "checkpoint.npz").write_bytes((out / "checkpoint.npz").read_bytes()[:1000])
+    with pytest.raises(TrainingError, match=r"damaged.*another directory"):
+        train("CartPole-v1", settings, out=out, resume=True)
+
+
+def test_a_run_that_began_with_a_policy_goes_on_with_it_and_no_other(tmp_path):
+    for seed in (1, 2):
+        train("CartPole-v1", Settings(updates=1, seed=seed, **SMALL), out=tmp_path / str(seed))
+    first, other = (tmp_path / name / "policy.safetensors" for name in "12")
+    settings, out = Settings(updates=3, **SMALL), tmp_path / "run"
+    train("CartPole-v1", settings, out=out, policy=first)
+    for again in (first, None):
+        train("CartPole-v1", settings, out=out, policy=again, resume=True)
+    with pytest.raises(TrainingError, match="another policy"):
+        train("CartPole-v1", settings, out=out, policy=other, resume=True)
 
 
 def test_a_run_without_decay_can_be_made_longer(tmp_path):
@@ -362,6 +444,15 @@ def test_train_then_evaluate_then_collect_on_the_command_line(tmp_path):
     result = run("train", "CartPole-v1", "--out", out, "--updates", 3, "--copies", 4, "--backend", "serial")
     assert result.returncode == 0, result.stderr
     assert "steadyrl evaluate" in result.stdout
+    limited = run(
+        *("train", "CartPole-v1", "--out", tmp_path / "limited", "--updates", 1, "--copies", 2, "--backend", "serial"),
+        *("--make", "max_episode_steps=9"),
+    )
+    assert "--make max_episode_steps=9" in " ".join(limited.stdout.split())
+    single = run(
+        "evaluate", out / "policy.safetensors", "CartPole-v1", "--episodes", 1, "--backend", "serial", "--json"
+    )
+    assert json.loads(single.stdout, parse_constant=pytest.fail)["return"]["low"] is None
     policy = out / "policy.safetensors"
     found = run("evaluate", policy, "CartPole-v1", "--episodes", 20, "--backend", "serial", "--json")
     assert found.returncode == 0, found.stderr
@@ -401,6 +492,10 @@ def test_a_video_is_written(tmp_path):
 def test_tables_have_numpy_twins():
     table = SoftmaxTable(np.array([[0.0, 0.0], [0.0, 99.0]]))
     assert (table.numpy().act(np.eye(2)[[1, 1, 1]], np.random.default_rng(0)) == 1).all()
+    with pytest.raises(PolicyError, match="state 2 is not in a table"):
+        table.log_prob([0, 2], [0, 1])
+    with pytest.raises(PolicyError, match="action 3 is not in a table"):
+        table.log_prob([0, 1], [0, 3])
 
 
 def test_training_goes_on_from_a_policy_file_with_its_normalisation(tmp_path):

@@ -195,6 +195,12 @@ class SoftmaxTable(nn.Module):
     def log_prob(self, observations: Any, actions: Any) -> Tensor:
         """Return log pi(action | state), [B], for numbers of states and actions."""
         states, taken = (torch.as_tensor(values).long() for values in (observations, actions))
+        for what, numbers, count in zip(("state", "action"), (states, taken), self.logits.shape, strict=True):
+            if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < count:
+                raise PolicyError(
+                    f"{what} {int(numbers.max())} is not in a table of shape {tuple(self.logits.shape)}; give a logit "
+                    "for each state and action of the process"
+                )
         return self.logits.log_softmax(dim=1)[states, taken]
 
     def numpy(self) -> TabularPolicy:

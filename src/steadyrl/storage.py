@@ -51,7 +51,7 @@ def load_arrays(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any]
         except Exception as error:  # zipfile, zlib and numpy raise a dozen types on damaged files
             raise FileFormatError(
                 f"{os.fspath(path)!r} is not a file that steadyrl wrote, or it is damaged ({type(error).__name__}); "
-                "write it again with .save(path)"
+                "make it again"
             ) from error
     if header.get("kind") != kind:
         raise FileFormatError(

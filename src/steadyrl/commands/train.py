@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
@@ -58,10 +59,10 @@ def run_training(
         )
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-    _print_training(found, environment, out)
+    _print_training(found, environment, out, make)
 
 
-def _print_training(found: Any, environment: str, out: Path) -> None:
+def _print_training(found: Any, environment: str, out: Path, make: list[str] | None) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -69,7 +70,9 @@ def _print_training(found: Any, environment: str, out: Path) -> None:
     table.add_row("return", f"{found.history['return'][-1]:.5g} while training")
     table.add_row("E[T]", f"{found.history['average_episode_length'][-1]:.5g}")
     table.add_row("policy", escape(str(out / "policy.safetensors")))
-    table.add_row("next", escape(f"steadyrl evaluate {out / 'policy.safetensors'} {environment}"))
+    command = ["steadyrl", "evaluate", str(out / "policy.safetensors"), environment]
+    command += [word for argument in make or () for word in ("--make", argument)]
+    table.add_row("next", escape(shlex.join(command)))
     Console().print(table, highlight=False)
 
 

@@ -179,8 +179,8 @@ def describe_failure(task: Task, failure: Failure) -> EpisodeError:
     name = task.source.name
     if failure.kind == "not finite":
         return NonFiniteError(
-            f"{name} returned {failure.detail}; no mean or policy survives that; repair the environment, or leave such "
-            "episodes out with on_error='skip' (--on-error skip)"
+            f"{name} returned {failure.detail}; no mean or policy survives that; repair the environment, or `collect` "
+            "with on_error='skip' (--on-error skip), which leaves such episodes out"
         )
     if failure.kind == "too long":
         return EpisodeTooLongError(
@@ -191,17 +191,19 @@ def describe_failure(task: Task, failure: Failure) -> EpisodeError:
         )
     if failure.kind == "hung":
         return StepTimeoutError(
-            f"a step of {name} took longer than the step timeout and was stopped; repair the environment, allow more "
-            "with step_timeout (--step-timeout), or leave such episodes out with on_error='skip' (--on-error skip)"
+            f"a step of {name} took longer than the step timeout and was stopped; repair the environment, or `collect` "
+            "with a longer step_timeout (--step-timeout) or with on_error='skip' (--on-error skip), which leaves such "
+            "episodes out"
         )
     if failure.kind == "crashed":
         return WorkerLostError(
             f"the process running {name} died at the same block again and again; if the environment crashes, repair "
-            "it or leave such episodes out with on_error='skip' (--on-error skip); if memory ran out, use fewer workers"
+            "it, or `collect` with on_error='skip' (--on-error skip), which leaves such episodes out; if memory ran "
+            "out, use fewer workers"
         )
     return EnvironmentRaisedError(
-        f"{name} raised {type(failure.cause).__name__}: {failure.cause}; repair the environment, or leave such "
-        "episodes out with on_error='skip' (--on-error skip)"
+        f"{name} raised {type(failure.cause).__name__}: {failure.cause}; repair the environment, or `collect` "
+        "with on_error='skip' (--on-error skip), which leaves such episodes out"
     )
 
 

@@ -73,14 +73,19 @@ class ObservationCodec:
         return write_any
 
     def rows(self, observations: Any, out: Array) -> None:
-        """Write a batch of observations, as EnvPool returns them, into rows."""
+        """Write a batch of observations, as EnvPool and Gymnasium's vector environments return them, into rows."""
+        space = self.space
         if self.discrete:
-            out[:, 0] = np.asarray(observations) - int(self.space.start)
-        elif isinstance(self.space, spaces.Dict):
-            parts = [np.asarray(observations[key]).reshape(len(out), -1) for key in self.space.spaces]
+            out[:, 0] = np.asarray(observations) - int(space.start)
+        elif isinstance(space, spaces.Box):
+            out[:] = observations.reshape(len(out), -1)
+        elif isinstance(space, spaces.Dict) and all(isinstance(part, spaces.Box) for part in space.values()):
+            parts = [np.asarray(observations[key]).reshape(len(out), -1) for key in space.spaces]
             out[:] = np.concatenate(parts, axis=1)
         else:
-            out[:] = observations.reshape(len(out), -1)
+            for i in range(len(out)):
+                flat: Any = utils.flatten(space, _one_of(space, observations, i))
+                out[i] = flat
 
     def sample_dtype(self) -> Any:
         """The type in which samples of observations are kept."""
@@ -152,6 +157,15 @@ def action_codec(space: Any) -> ActionCodec:
         f"actions are {space}; steadyrl knows Box, Discrete and MultiDiscrete: wrap the environment to have "
         "one of these"
     )
+
+
+def _one_of(space: Any, batch: Any, i: int) -> Any:
+    """Return the i-th observation of a batch."""
+    if isinstance(space, spaces.Dict):
+        return {key: _one_of(part, batch[key], i) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_one_of(part, batch[k], i) for k, part in enumerate(space.spaces))
+    return batch[i]
 
 
 def _write_row(row: Array, observation: Any) -> None:

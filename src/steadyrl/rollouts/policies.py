@@ -242,16 +242,7 @@ def load_policy(path: str | os.PathLike[str], observations: ObservationCodec, ac
     except KeyError as error:
         raise FileFormatError(f"{os.fspath(path)!r} has no tensor {error}; save the policy again") from error
     choices = tuple(map(int, metadata["choices"].split(","))) if "choices" in metadata else None
-    outputs, wanted = action_outputs(actions)
-    fits = depth > 0 and (weights[0].shape[0], weights[-1].shape[1]) == (observations.size, outputs)
-    if not fits or choices != wanted or isinstance(actions.space, spaces.Box) != (log_std is not None):
-        shapes = [weight.shape for weight in weights]
-        origin = f" trained on {metadata['environment']}" if "environment" in metadata else ""
-        raise PolicyError(
-            f"the {metadata['kind']} policy in {os.fspath(path)!r}{origin} has layers {shapes}; this environment has "
-            f"{observations.size} observed values and actions {actions.space}; use the environment it was made for"
-        )
-    return NetworkPolicy(
+    policy = NetworkPolicy(
         weights,
         biases,
         log_std,
@@ -260,6 +251,22 @@ def load_policy(path: str | os.PathLike[str], observations: ObservationCodec, ac
         normalisation,
         choices,
         environment=metadata.get("environment", ""),
+    )
+    _require_fit(policy, observations, actions, f" in {os.fspath(path)!r}")
+    return policy
+
+
+def _require_fit(policy: NetworkPolicy, observations: ObservationCodec, actions: ActionCodec, where: str) -> None:
+    weights = policy.weights
+    outputs, wanted = action_outputs(actions)
+    fits = len(weights) > 0 and (weights[0].shape[0], weights[-1].shape[1]) == (observations.size, outputs)
+    if fits and policy.choices == wanted and isinstance(actions.space, spaces.Box) == (policy.log_std is not None):
+        return
+    kind = "categorical" if policy.log_std is None else "gaussian"
+    origin = f" trained on {policy.environment}" if policy.environment else ""
+    raise PolicyError(
+        f"the {kind} policy{where}{origin} has layers {[weight.shape for weight in weights]}; this environment has "
+        f"{observations.size} observed values and actions {actions.space}; use the environment it was made for"
     )
 
 
@@ -302,6 +309,8 @@ def as_policy(policy: Any, observations: ObservationCodec, actions: ActionCodec,
                 f'policy is {os.fspath(policy)!r}; it must be "uniform", "gaussian", or the path of a policy file'
             )
         return load_policy(policy, observations, actions), Path(policy).name
+    if isinstance(policy, NetworkPolicy):
+        _require_fit(policy, observations, actions, "")
     if callable(getattr(policy, "act", None)):
         chosen: Policy = policy
         return chosen, type(policy).__qualname__

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 LINE_EVERY = 5.0
 """Seconds between two plain lines."""
@@ -63,7 +64,8 @@ class RunningLength:
             return "E[T] ?"
         mean = self._sum / self.count
         variance = max(self._squares - self.count * mean * mean, 0.0) / (self.count - 1)
-        return f"E[T] {mean + 1:.2f} ± {1.96 * math.sqrt(variance / self.count):.2f}"
+        reach = float(stdtrit(self.count - 1, 0.975)) * math.sqrt(variance / self.count)
+        return f"E[T] {mean + 1:.2f} ± {reach:.2f}"
 
 
 class Lines:

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from steadyrl.errors import TrainingError
+from steadyrl.errors import FileFormatError, TrainingError
 from steadyrl.sspg.settings import Settings
 from steadyrl.storage import load_arrays, save_arrays, write_atomically
 
@@ -50,14 +50,30 @@ def save_checkpoint(out: Path, header: Mapping[str, Any], arrays: Mapping[str, A
     save_arrays(out / CHECKPOINT, _KIND, header, arrays)
 
 
-def load_checkpoint(out: Path, environment: str, settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return header and arrays of the checkpoint, if it is of this environment and these settings."""
+def load_checkpoint(
+    out: Path, environment: str, settings: Settings, begun_with: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return header and arrays of the checkpoint, if it is of this environment, these settings and this first policy.
+
+    `begun_with` is the digest of the policy file that was named, or "": then the checkpoint's is not asked for.
+    """
     path = out / CHECKPOINT
-    header, arrays = load_arrays(path, _KIND)
+    try:
+        header, arrays = load_arrays(path, _KIND)
+    except FileFormatError as error:
+        raise TrainingError(
+            f"{str(path)!r} is not a checkpoint, or it is damaged, and cannot be resumed; train again in another "
+            f"directory, beginning with {POLICY} from this one (--policy) if that is whole"
+        ) from error
     if header["environment"] != environment:
         raise TrainingError(
             f"{str(path)!r} is of a run on {header['environment']}, and this is {environment}; resume it with the "
             "environment it was made for, or name another directory"
+        )
+    if begun_with and begun_with != header["begun_with"]:
+        raise TrainingError(
+            f"{str(path)!r} is of a run that began with another policy; a resumed run goes on with its own: leave the "
+            "policy out (--policy), or name another directory"
         )
     now, then = json.loads(json.dumps(asdict(settings))), header["settings"]
     free = {*_FREE, *(("steps", "updates") if settings.learning_rate_decay == "none" else ())}

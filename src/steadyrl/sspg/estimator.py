@@ -94,7 +94,7 @@ def steady_state_gradient(
         >>> from steadyrl.policies import SoftmaxTable
         >>> process, _ = gallery.two_terminals()
         >>> policy = SoftmaxTable(np.zeros((4, 2)))
-        >>> samples = collect_samples(process, policy.numpy(), 20_000, [9], backend="serial")
+        >>> samples = collect_samples(process, policy.numpy(), 20_000, [30], backend="serial")
         >>> found = sspg.steady_state_gradient(policy, samples, samples.average_episode_length)
         >>> found.by_parameter["logits"][1].round(1).tolist()  # policy_gradient says 0.5, -0.5
         [0.5, -0.5]

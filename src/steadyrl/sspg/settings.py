@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from steadyrl.errors import TrainingError
+from steadyrl.errors import RolloutError, TrainingError
 from steadyrl.rollouts.planning import BACKENDS, check_count
 from steadyrl.rollouts.seeding import check_seed
 
@@ -78,12 +78,9 @@ class Settings:
     checkpoint_every: float = _option(60.0, "Seconds between checkpoints.")
 
     def __post_init__(self) -> None:
-        check_seed(self.seed)
+        self._check_counts()
         for name in ("method", "optimiser", "learning_rate_decay", "baseline", "returns", "truncation", "cure"):
             self._check_choice(name)
-        counts = ("copies", "steps_per_update", "updates", "steps", "critic_passes", "diagnosis_episodes", "workers")
-        for name in (*counts, "restart_every"):
-            check_count(name, getattr(self, name))
         if self.steps is None and self.updates is None:
             raise TrainingError("neither steps nor updates is given, so training would never stop; give one of them")
         for name in ("learning_rate", "critic_learning_rate", "max_gradient_norm", "checkpoint_every"):
@@ -115,6 +112,15 @@ class Settings:
     def steps_per_update_used(self) -> int:
         """The steps per update, or the default of the method."""
         return self.steps_per_update or (32 if self.method == "online" else 1)
+
+    def _check_counts(self) -> None:
+        counts = ("copies", "steps_per_update", "updates", "steps", "critic_passes", "diagnosis_episodes", "workers")
+        try:
+            check_seed(self.seed)
+            for name in (*counts, "restart_every"):
+                check_count(name, getattr(self, name))
+        except RolloutError as error:
+            raise TrainingError(str(error)) from error
 
     def _check_choice(self, name: str) -> None:
         choices = CHOICES[name]

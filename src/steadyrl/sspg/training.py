@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -112,6 +113,8 @@ def train(
         >>> trained.updates
         3
     """
+    if not isinstance(settings, Settings | None):
+        raise TrainingError(f"settings are {type(settings).__name__}; give steadyrl.Settings(...)")
     run = Run(environment, settings or Settings(), policy, out, resume, make_arguments, progress, after_update)
     with run.opened(), _one_thread(), _Interrupt() as interrupt:
         run.go_on(interrupt)
@@ -156,7 +159,11 @@ class Run:
             raise TrainingError("resume needs out, the directory of the interrupted run")
         if self.out is not None:
             prepare_directory(self.out, resume=resume)
-        self._resumed = None if not resume or self.out is None else load_checkpoint(self.out, self._name, settings)
+        self._begun_with = "" if policy is None else sha256(Path(policy).read_bytes()).hexdigest()
+        self._resumed = None
+        if resume and self.out is not None:
+            self._resumed = load_checkpoint(self.out, self._name, settings, self._begun_with)
+            self._begun_with = self._resumed[0]["begun_with"]
         self.display = display_for(progress)
         self._writer: Any = None
         self._saved = self._written = time.monotonic()
@@ -208,6 +215,7 @@ class Run:
         header = {
             "environment": self._name,
             "settings": asdict(self.settings),
+            "begun_with": self._begun_with,
             "update": self.update,
             "steps": self.steps,
             "rng": self.rng.bit_generator.state,
