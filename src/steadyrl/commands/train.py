@@ -82,7 +82,11 @@ def _option(entry: Field[Any], kind: Any) -> inspect.Parameter:
     names = [f"{flag}/--no-{flag[2:]}"] if kind is bool else [flag]
     if entry.name in CHOICES:
         kind = str
-    annotation = Annotated[kind, typer.Option(*names, help=entry.metadata[HELP])]
+    help_text, more = entry.metadata[HELP], {}
+    if kind is bool:  # in a panel of their own: their second names would squeeze all others at 80 columns
+        help_text += " By default on." if entry.default else " By default off."
+        more = {"rich_help_panel": "Switches", "metavar": "", "show_default": False}
+    annotation = Annotated[kind, typer.Option(*names, help=help_text, **more)]
     default = inspect.Parameter.empty if entry.default is MISSING else entry.default
     return inspect.Parameter(entry.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
