@@ -78,11 +78,13 @@ def main() -> None:
                 for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
                     one_row(name, algorithm, seed)
     if arguments.only == "speed" or (arguments.only is None and "speed" not in load()):
-        save(load() | {"speed": speed()})
+        found = speed()
+        save(load() | {"speed": found})  # rows may have been written meanwhile
     if arguments.only == "gradients" or (arguments.only is None and "gradients" not in load()):
         from gradient_quality import gradient_quality
 
-        save(load() | {"gradients": gradient_quality()})
+        found = gradient_quality()
+        save(load() | {"gradients": found})
     report(load())
 
 
