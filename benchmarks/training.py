@@ -251,9 +251,8 @@ def mujoco_lines(rows: dict[str, Any]) -> list[str]:
         last = [row["returns"][-1] for row in mine]
         length = np.mean([row["lengths"][-1] for row in mine])
         each = ", ".join(f"{x:,.0f}" for x in sorted(last))
-        lines += [
-            f"| {name} | {algorithm} | {len(mine)} | {_with(iqm(last, rng=rng)) if len(mine) > 1 else 'one seed only'} | {each} | {length:.0f} |"
-        ]
+        mean = _with(iqm(last, rng=rng)) if len(mine) > 1 else "one seed only"
+        lines += [f"| {name} | {algorithm} | {len(mine)} | {mean} | {each} | {length:.0f} |"]
     return [*lines, ""]
 
 
