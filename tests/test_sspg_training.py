@@ -22,6 +22,7 @@ from steadyrl.rollouts.codecs import action_codec, observation_codec
 from steadyrl.rollouts.policies import load_policy
 from steadyrl.rollouts.sources import as_source, describe
 from steadyrl.sspg.returns import lambda_advantages
+from steadyrl.storage import load_arrays, save_arrays
 
 FILES = ("checkpoint.npz", "policy.safetensors", "history.csv")
 
@@ -403,6 +404,10 @@ def test_checkpoints_of_another_environment_or_other_settings_are_refused(tmp_pa
         train("Acrobot-v1", settings, out=out, resume=True)
     with pytest.raises(TrainingError, match="updates: 2 then, 3 now"):
         train("CartPole-v1", Settings(updates=3, **SMALL), out=out, resume=True)
+    header, arrays = load_arrays(out / "checkpoint.npz", "training checkpoint")
+    save_arrays(out / "checkpoint.npz", "training checkpoint", header | {"format": 1}, arrays)
+    with pytest.raises(TrainingError, match="another version"):
+        train("CartPole-v1", settings, out=out, resume=True)
     (out / "checkpoint.npz").write_bytes((out / "checkpoint.npz").read_bytes()[:1000])
     with pytest.raises(TrainingError, match=r"damaged.*another directory"):
         train("CartPole-v1", settings, out=out, resume=True)

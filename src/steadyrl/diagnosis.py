@@ -23,6 +23,7 @@ from steadyrl.moments import MarginalMoments, marginal_moments
 from steadyrl.perturbation import Perturbation
 from steadyrl.renewal import EpisodeLengths, as_gymnasium_lengths
 from steadyrl.rollouts.episodes import AgeSums
+from steadyrl.storage import plain
 from steadyrl.strategies import LONGEST_EXACT, Recommendation, Strategy, recommend
 
 Array = NDArray[np.float64]
@@ -118,7 +119,7 @@ class Diagnosis:
         mean, time = self.confidence.average_episode_length, self.mixing_time
         perturbed = self.perturbed_mixing_time
         best = self.recommendation.chosen
-        result: dict[str, Any] = _plain(
+        result: dict[str, Any] = plain(
             {
                 "environment": self.environment,
                 "policy": self.policy,
@@ -427,13 +428,3 @@ def _strategy_json(way: Strategy, mean: float) -> dict[str, Any]:
         "code": way.code,
         "note": way.note,
     }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import tempfile
 from collections.abc import Mapping
@@ -33,6 +34,22 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: numpy's numbers as Python's, and null for what is not finite.
+
+    Example:
+        >>> plain({"mixing time": np.inf, "lengths": (np.int64(3),)})
+        {'mixing time': None, 'lengths': [3]}
+    """
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def save_arrays(path: str | os.PathLike[str], kind: str, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:

@@ -21,6 +21,7 @@ from steadyrl.mixing import check_tolerance, mixing_time, total_variation
 from steadyrl.perturbation import Perturbation, perturb
 from steadyrl.process import LearningProcess
 from steadyrl.stationary import expected_visits, period, stationary_distribution
+from steadyrl.storage import plain
 from steadyrl.tabular import as_policy, extend_policy, softmax_policy
 from steadyrl.values import action_values, episode_performance, steady_state_performance
 
@@ -93,14 +94,6 @@ class Summary:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain JSON values under stable keys; an infinite mixing time becomes null."""
-
-        def plain(value: Any) -> Any:
-            if isinstance(value, dict):
-                return {str(key): plain(item) for key, item in value.items()}
-            if isinstance(value, list | tuple):
-                return [plain(item) for item in value]
-            return None if isinstance(value, float) and not math.isfinite(value) else value
-
         result: dict[str, Any] = plain({"ok": self.ok, **asdict(self)})
         return result
 

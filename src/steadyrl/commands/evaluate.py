@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +15,7 @@ from steadyrl.commands.options import AsJson, Backend, EnvironmentId, Make, Seed
 from steadyrl.confidence import Interval
 from steadyrl.sspg.evaluation import Evaluation, record_video
 from steadyrl.sspg.evaluation import evaluate as run_episodes
+from steadyrl.storage import plain
 
 
 def evaluate(
@@ -78,17 +78,12 @@ def _words(interval: Interval) -> str:
     return f"{interval.value:.6g}, 95% interval {interval.low:.6g} to {interval.high:.6g}"
 
 
-def _numbers(interval: Interval) -> dict[str, float | None]:
-    """Infinite ends, as of a single episode, are null: JSON has no infinity."""
-    return {name: value if math.isfinite(value) else None for name, value in vars(interval).items()}
-
-
 def _as_json(found: Evaluation, policy: str, environment: str) -> dict[str, object]:
     return {
         "policy": policy,
         "environment": environment,
         "deterministic": found.deterministic,
         "episodes": len(found.episodes),
-        "return": _numbers(found.mean_return),
-        "average_episode_length": _numbers(found.average_episode_length),
+        "return": plain(vars(found.mean_return)),
+        "average_episode_length": plain(vars(found.average_episode_length)),
     }

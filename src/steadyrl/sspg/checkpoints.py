@@ -25,6 +25,7 @@ from steadyrl.storage import load_arrays, save_arrays, write_atomically
 
 CHECKPOINT, POLICY, HISTORY = "checkpoint.npz", "policy.safetensors", "history.csv"
 _KIND = "training checkpoint"
+_FORMAT = 2  # of what the arrays mean: another critic, another number
 _FREE = ("workers", "address", "checkpoint_every")
 """Settings that the result does not depend on."""
 
@@ -47,7 +48,7 @@ def prepare_directory(out: Path, *, resume: bool) -> None:
 
 def save_checkpoint(out: Path, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
     """Write the checkpoint."""
-    save_arrays(out / CHECKPOINT, _KIND, header, arrays)
+    save_arrays(out / CHECKPOINT, _KIND, {"format": _FORMAT, **header}, arrays)
 
 
 def load_checkpoint(
@@ -65,6 +66,11 @@ def load_checkpoint(
             f"{str(path)!r} is not a checkpoint, or it is damaged, and cannot be resumed; train again in another "
             f"directory, beginning with {POLICY} from this one (--policy) if that is whole"
         ) from error
+    if header.get("format") != _FORMAT:
+        raise TrainingError(
+            f"{str(path)!r} was written by another version of steadyrl, whose critic was another; train again in "
+            f"another directory, beginning with {POLICY} from this one (--policy)"
+        )
     if header["environment"] != environment:
         raise TrainingError(
             f"{str(path)!r} is of a run on {header['environment']}, and this is {environment}; resume it with the "

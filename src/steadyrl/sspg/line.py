@@ -22,14 +22,14 @@ class Line:
     """Of states, those whose episode goes to the time limit: for the others the steps left mean nothing."""
 
 
-def line_through(left: Array, returns: Array, weights: Array | None = None) -> Line:
+def line_through(left: Array, returns: Array) -> Line:
     """Return the least-squares line; a level one where the steps left do not vary.
 
     Example:
         >>> line_through(np.array([0.0, 1.0, 2.0]), np.array([3.0, 5.0, 7.0]))
         Line(end=3.0, rate=2.0, share=1.0)
     """
-    centre, level = np.average(left, weights=weights), np.average(returns, weights=weights)
-    spread = np.average((left - centre) ** 2, weights=weights)
-    rate = np.average((left - centre) * (returns - level), weights=weights) / spread if spread > 0 else 0.0
+    centre, level = left.mean(), returns.mean()
+    spread = ((left - centre) ** 2).mean()
+    rate = ((left - centre) * (returns - level)).mean() / spread if spread > 0 else 0.0
     return Line(float(level - rate * centre), float(rate))
