@@ -1,5 +1,6 @@
 """Training with the steady-state policy gradient against Stable-Baselines3: learning curves, speed, gradient quality.
 
+    pip install -e '.[bench]'                              once: rliable, and a pandas that it can import
     python benchmarks/training.py                          everything that is not in results/training.json yet
     python benchmarks/training.py --environments CartPole-v1 --algorithms sspg a2c --seeds 5
     python benchmarks/training.py --only speed             steps per second, on a quiet machine
@@ -194,9 +195,11 @@ def report(data: dict[str, Any]) -> None:
     rows = data.get("rows", {})
     lines = ["# Training with the steady-state policy gradient: benchmark", ""]
     lines += [
-        "Made by `python benchmarks/training.py`; rows are in training.json, each with its settings, the versions and"
+        "Made by `python benchmarks/training.py`; rows are in training.json, each with the versions and the machine's",
+        "load, SSPG's with their settings, too (SB3's are in sb3_runs.py). Returns are means over complete episodes,",
+        "actions drawn.",
+        "",
     ]
-    lines += ["the machine's load. Returns are means over complete episodes, actions drawn.", ""]
     lines += ["![learning curves](training.png)", ""] if rows else []
     lines += control_lines(rows) + mujoco_lines(rows) + speed_lines(data) + gradient_lines(data)
     write_atomically(PAGE, ("\n".join(lines).rstrip() + "\n").encode())
@@ -226,14 +229,13 @@ def control_lines(rows: dict[str, Any]) -> list[str]:
         "| environment | goal | algorithm | seeds | solved | median steps | steps of each seed | last return (IQM) |"
     ]
     lines += ["|---|---|---|---|---|---|---|---|"]
-    rng = np.random.default_rng(0)
     for name, algorithm, mine in groups(rows, "CartPole-v1", "Acrobot-v1"):
         goal = ENVIRONMENTS[name]["goal"]
         at = [solved_at(row, goal) for row in mine]
-        last = iqm([row["returns"][-1] for row in mine], rng=rng)
+        last = [row["returns"][-1] for row in mine]
         each = ", ".join(f"{x:,.0f}" for x in sorted(at))
         solved = f"{sum(np.isfinite(at))} of {len(at)}"
-        cells = [name, f"{goal:g}", algorithm, str(len(mine)), solved, f"{np.median(at):,.0f}", each, _with(last)]
+        cells = [name, f"{goal:g}", algorithm, str(len(mine)), solved, f"{np.median(at):,.0f}", each, averaged(last)]
         lines += [f"| {' | '.join(cells)} |"]
     return [*lines, ""]
 
@@ -246,13 +248,11 @@ def mujoco_lines(rows: dict[str, Any]) -> list[str]:
         "",
     ]
     lines += ["| environment | algorithm | seeds | return | each seed | E[T] |", "|---|---|---|---|---|---|"]
-    rng = np.random.default_rng(0)
     for name, algorithm, mine in groups(rows, "Hopper-v5", "HalfCheetah-v5"):
         last = [row["returns"][-1] for row in mine]
         length = np.mean([row["lengths"][-1] for row in mine])
         each = ", ".join(f"{x:,.0f}" for x in sorted(last))
-        mean = _with(iqm(last, rng=rng)) if len(mine) > 1 else "one seed only"
-        lines += [f"| {name} | {algorithm} | {len(mine)} | {mean} | {each} | {length:.0f} |"]
+        lines += [f"| {name} | {algorithm} | {len(mine)} | {averaged(last)} | {each} | {length:.0f} |"]
     return [*lines, ""]
 
 
@@ -274,8 +274,12 @@ def gradient_lines(data: dict[str, Any]) -> list[str]:
     return lines(data["gradients"])
 
 
-def _with(found: tuple[float, float, float]) -> str:
-    return f"{found[0]:,.1f} [{found[1]:,.1f}, {found[2]:,.1f}]"
+def averaged(returns: list[float]) -> str:
+    """The interquartile mean over seeds, with its interval."""
+    if len(returns) == 1:
+        return "one seed only"
+    mean, low, high = iqm(np.array(returns)[:, None])[:, 0]
+    return f"{mean:,.1f} [{low:,.1f}, {high:,.1f}]"
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import register, registry
 
 from steadyrl import PolicyError, RolloutError, Settings, TrainingError, collect_episodes, evaluate, gallery, train
-from steadyrl.policies import SoftmaxTable
+from steadyrl.policies import SoftmaxTable, make_policy
 from steadyrl.rollouts.codecs import action_codec, observation_codec
 from steadyrl.rollouts.policies import load_policy
 from steadyrl.rollouts.sources import as_source, describe
@@ -423,6 +423,42 @@ def test_a_run_that_began_with_a_policy_goes_on_with_it_and_no_other(tmp_path):
         train("CartPole-v1", settings, out=out, policy=again, resume=True)
     with pytest.raises(TrainingError, match="another policy"):
         train("CartPole-v1", settings, out=out, policy=other, resume=True)
+
+
+@pytest.mark.parametrize("hidden", [(64, 64), (32, 16)])
+@pytest.mark.parametrize("seen", ["normalised", "left"])  # by the policy to begin with
+@pytest.mark.parametrize("normalise", [True, False])
+def test_a_run_that_began_with_a_policy_is_resumed_to_the_same_bytes(tmp_path, hidden, seen, normalise):
+    spaces_of = describe(as_source("CartPole-v1"))
+    first = make_policy(
+        observation_codec(spaces_of.observation_space), action_codec(spaces_of.action_space), hidden=hidden, seed=3
+    )
+    if seen == "normalised":
+        first.normalise(np.full(4, 0.1), np.full(4, 0.5), limit=3.0)
+    first.save(tmp_path / "first.safetensors")
+    settings = Settings(updates=8, normalise_observations=normalise, **SMALL)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    trained = train("CartPole-v1", settings, out=whole, policy=tmp_path / "first.safetensors")
+    with pytest.raises(StopHereError):
+        train("CartPole-v1", settings, out=parts, policy=tmp_path / "first.safetensors", after_update=Stop(5))
+    train("CartPole-v1", settings, out=parts, resume=True)
+    assert contents(parts) == contents(whole)
+    assert trained.policy.limit == (3.0 if seen == "normalised" else None)
+    moved = not np.array_equal(trained.policy.mean.numpy(), first.mean.numpy())
+    assert moved == (normalise and seen == "normalised")
+    assert any("takes observations as they are" in note for note in trained.notes) == (normalise and seen == "left")
+
+
+def test_tensorboard_keeps_what_came_before_a_resumption(tmp_path, monkeypatch):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.setattr("steadyrl.sspg.training._TENSORBOARD_EVERY", 0.0)
+    settings = Settings(updates=6, **SMALL)
+    with pytest.raises(StopHereError):
+        train("CartPole-v1", settings, out=tmp_path / "run", after_update=Stop(3))
+    train("CartPole-v1", settings, out=tmp_path / "run", resume=True)
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("return")] == [32 * update for update in range(1, 7)]
 
 
 def test_a_run_without_decay_can_be_made_longer(tmp_path):

@@ -59,11 +59,11 @@ class NetworkModule(nn.Module, ABC):
         """What normalised observations are kept within; None: observations are not normalised."""
         self.environment = ""
 
-    def normalise(self, mean: Any, std: Any, limit: float = 10.0) -> None:
-        """See observations as (x - mean) / std, kept within +-limit, from now on."""
+    def normalise(self, mean: Any, std: Any, limit: float | None = None) -> None:
+        """See observations as (x - mean) / std, kept within +-limit (as before, or 10), from now on."""
         self.mean.copy_(torch.as_tensor(mean))
         self.std.copy_(torch.as_tensor(std))
-        self.limit = float(limit)
+        self.limit = float(limit or self.limit or 10.0)
 
     def features(self, observations: Any) -> Tensor:
         """Return observations as the network takes them: unit vectors for numbers, normalised."""

@@ -5,7 +5,7 @@ A directory of a run holds
     checkpoint.npz        everything that a resumed run needs
     policy.safetensors    the policy as of the checkpoint, for `evaluate`, `collect` and `diagnose`
     history.csv           a line for each update
-    tensorboard/          the same, with times, for TensorBoard
+    tensorboard/          the same for TensorBoard, at most twice a second
 
 The first three are the same bytes for the same environment, settings and versions, however often the run was
 interrupted.
@@ -25,7 +25,7 @@ from steadyrl.storage import load_arrays, save_arrays, write_atomically
 
 CHECKPOINT, POLICY, HISTORY = "checkpoint.npz", "policy.safetensors", "history.csv"
 _KIND = "training checkpoint"
-_FORMAT = 2  # of what the arrays mean: another critic, another number
+_FORMAT = 3  # of what the arrays mean: another critic or another header, another number
 _FREE = ("workers", "address", "checkpoint_every")
 """Settings that the result does not depend on."""
 
@@ -68,8 +68,8 @@ def load_checkpoint(
         ) from error
     if header.get("format") != _FORMAT:
         raise TrainingError(
-            f"{str(path)!r} was written by another version of steadyrl, whose critic was another; train again in "
-            f"another directory, beginning with {POLICY} from this one (--policy)"
+            f"{str(path)!r} was written by another version of steadyrl and cannot be resumed by this one; train again "
+            f"in another directory, beginning with {POLICY} from this one (--policy)"
         )
     if header["environment"] != environment:
         raise TrainingError(

@@ -98,6 +98,7 @@ class Bar:
 
         self._rate = _Rate()
         self._shown = 0.0
+        self._last: dict[str, Any] = {}
         self._bar = Progress(
             BarColumn(10),
             TaskProgressColumn(),
@@ -114,17 +115,19 @@ class Bar:
 
     def advance(self, done: int, steps: int, shown: Mapping[str, float]) -> None:
         """Redraw, a few times a second."""
-        rate = self._rate.add(steps)
+        self._last = {"completed": done, "description": words(shown, self._rate.add(steps))}
         if time.monotonic() - self._shown >= BAR_EVERY:
             self._shown = time.monotonic()
-            self._bar.update(self._task, completed=done, description=words(shown, rate))
+            self._bar.update(self._task, **self._last)
 
     def note(self, text: str) -> None:
         """Say it above the bar."""
         self._bar.console.print(text, highlight=False, markup=False)
 
     def end(self) -> None:
-        """Leave the bar as it is."""
+        """Leave the bar as the last update has it."""
+        if self._task is not None:
+            self._bar.update(self._task, **self._last)
         self._bar.stop()
 
 
@@ -150,10 +153,13 @@ def display_for(progress: bool | TextIO) -> Display:
     return Bar(stream) if stream.isatty() else Lines(stream)
 
 
-def tensorboard_for(out: Path | None, update: int) -> Any:
-    """Return a writer of TensorBoard's files, or None without a directory or without TensorBoard."""
+def tensorboard_for(out: Path | None, resumed_at: int | None) -> Any:
+    """Return a writer of TensorBoard's files, or None without a directory or without TensorBoard.
+
+    What a killed run had shown past the step at which it is resumed is taken back.
+    """
     if out is None or find_spec("tensorboard") is None:
         return None
     from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(str(out / "tensorboard"), purge_step=update)
+    return SummaryWriter(str(out / "tensorboard"), purge_step=None if resumed_at is None else resumed_at + 1)

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from steadyrl.errors import EpisodeError, SteadyrlError, TrainingError, WrapperError
-from steadyrl.policies import NetworkModule, as_module, make_policy
+from steadyrl.policies import NetworkModule, as_module, linears, make_policy
 from steadyrl.rollouts.codecs import action_codec, observation_codec
 from steadyrl.rollouts.policies import NetworkPolicy, load_policy
 from steadyrl.rollouts.sources import as_source, describe
@@ -50,6 +50,8 @@ COLUMNS = (
 )
 _CRITIC = 10
 """First spawn key of the critic's weights and of its minibatches."""
+_TENSORBOARD_EVERY = 0.5
+"""Seconds between two updates that are shown in TensorBoard; the last one always is."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,10 @@ class Run:
         description = describe(self.source)
         observations, actions = observation_codec(description.observation_space), action_codec(description.action_space)
         begin = None if policy is None else load_policy(policy, observations, actions)
-        module = _first_policy(begin, observations, actions, settings)
+        self.out = None if out is None else Path(out)
+        self._begun_with = "" if policy is None else sha256(Path(policy).read_bytes()).hexdigest()
+        self._resumed = self._find(resume)
+        module, normalised = self._first_policy(begin, observations, actions)
         module.environment = self.source.id or self.source.name
         device = _device(settings.device)
         self.rng = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(_CRITIC,)))
@@ -148,25 +153,42 @@ class Run:
         critic = Critic(observations.size, limit if settings.truncation == "terminal" else None, rng=self.rng)
         self.learner = Learner(module.to(device), critic.to(device), settings)
         known = None if begin is None else begin.normalisation
-        self.normaliser = Normaliser(observations.size, known) if settings.normalise_observations else None
+        self.normaliser = Normaliser(observations.size, known) if normalised else None
         draw_from = OnlineDrawing if settings.method == "online" else FreshDrawing
         self.drawing: Drawing = draw_from(Scene(self.source, description, observations, actions), settings)
-        self.out = None if out is None else Path(out)
         self.update, self.steps = 0, 0
         self.history: dict[str, list[float]] = {name: [] for name in COLUMNS}
         self.notes: list[str] = []
-        if resume and self.out is None:
-            raise TrainingError("resume needs out, the directory of the interrupted run")
-        if self.out is not None:
-            prepare_directory(self.out, resume=resume)
-        self._begun_with = "" if policy is None else sha256(Path(policy).read_bytes()).hexdigest()
-        self._resumed = None
-        if resume and self.out is not None:
-            self._resumed = load_checkpoint(self.out, self._name, settings, self._begun_with)
-            self._begun_with = self._resumed[0]["begun_with"]
+        if self.out is not None and not resume:
+            prepare_directory(self.out, resume=False)
         self.display = display_for(progress)
         self._writer: Any = None
         self._saved = self._written = time.monotonic()
+
+    def _find(self, resume: bool) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """Return header and arrays of the checkpoint to go on from, if there is to be one."""
+        if not resume:
+            return None
+        if self.out is None:
+            raise TrainingError("resume needs out, the directory of the interrupted run")
+        prepare_directory(self.out, resume=True)
+        found = load_checkpoint(self.out, self._name, self.settings, self._begun_with)
+        self._begun_with = found[0]["begun_with"]
+        return found
+
+    def _first_policy(
+        self, begin: NetworkPolicy | None, observations: Any, actions: Any
+    ) -> tuple[NetworkModule, bool]:
+        """Return the policy to begin with, and whether it follows the mean and deviation of observations."""
+        normalised = self.settings.normalise_observations
+        if self._resumed is not None:
+            shape = self._resumed[0]["policy"]
+            module = make_policy(observations, actions, hidden=shape["hidden"])
+            module.limit = shape["limit"]
+            return module, shape["normalised"]
+        if begin is not None:
+            return as_module(begin, observations, actions), normalised and begin.normalisation is not None
+        return make_policy(observations, actions, seed=self.settings.seed), normalised
 
     @property
     def _name(self) -> str:
@@ -178,11 +200,13 @@ class Run:
         """Make what has to be closed again."""
         try:
             self._note(self.drawing.about)
+            if self.settings.normalise_observations and self.normaliser is None:
+                self._note("the policy to begin with takes observations as they are, and goes on to")
             if self._resumed is not None:
                 self._restore(*self._resumed)
             elif self.out is not None:
                 self.save()
-            self._writer = tensorboard_for(self.out, self.update)
+            self._writer = tensorboard_for(self.out, None if self._resumed is None else self.steps)
             yield
         finally:
             self.display.end()
@@ -216,6 +240,7 @@ class Run:
             "environment": self._name,
             "settings": asdict(self.settings),
             "begun_with": self._begun_with,
+            "policy": self._shape(),
             "update": self.update,
             "steps": self.steps,
             "rng": self.rng.bit_generator.state,
@@ -230,6 +255,12 @@ class Run:
         save_history(self.out, self.history)
         self._saved = time.monotonic()
 
+    def _shape(self) -> dict[str, Any]:
+        """What of the policy is not in its arrays."""
+        policy = self.learner.policy
+        hidden = [layer.out_features for layer in linears(policy.layers)[:-1]]
+        return {"hidden": hidden, "limit": policy.limit, "normalised": self.normaliser is not None}
+
     def _restore(self, header: dict[str, Any], arrays: dict[str, Any]) -> None:
         self.update, self.steps = int(header["update"]), int(header["steps"])
         self.rng.bit_generator.state = header["rng"]
@@ -237,8 +268,6 @@ class Run:
         self.history = {name: column.tolist() for name, column in _of(arrays, "history").items()}
         if self.normaliser is not None:
             self.normaliser.restore(_of(arrays, "normaliser"))
-            if self.normaliser.count:
-                self.learner.policy.normalise(self.normaliser.mean, self.normaliser.std)
         self.drawing.restore(_of(arrays, "drawing"), header["drawing"])
         self._note(f"resumed at update {self.update:,}, {self.steps:,} steps")
 
@@ -264,7 +293,8 @@ class Run:
         for name in COLUMNS:
             self.history[name].append(float(shown[name]))
         self.display.advance(self._done(), self.steps, shown)
-        if self._writer is not None and time.monotonic() - self._written >= 0.5:
+        last = self._done() >= self._budget()[0]
+        if self._writer is not None and (last or time.monotonic() - self._written >= _TENSORBOARD_EVERY):
             self._written = time.monotonic()
             for name in COLUMNS[2:]:
                 if math.isfinite(shown[name]):
@@ -296,12 +326,6 @@ class Run:
     def _note(self, text: str) -> None:
         self.notes.append(text)
         self.display.note(text)
-
-
-def _first_policy(begin: NetworkPolicy | None, observations: Any, actions: Any, settings: Settings) -> NetworkModule:
-    if begin is not None:
-        return as_module(begin, observations, actions)
-    return make_policy(observations, actions, seed=settings.seed)
 
 
 def _device(name: str) -> torch.device:
