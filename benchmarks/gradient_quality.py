@@ -4,7 +4,8 @@ Each estimate is made of the same number of environment steps, many times over, 
 true gradient of J_epi are
 
     cosine      of single estimates, on average: what one update sees
-    bias        the angle between the mean of all estimates and the truth, in degrees
+    angle       between the mean of all estimates and the truth, in degrees; beside it what noise alone makes of that,
+                if the estimates have no bias
     variance    trace of the covariance over the squared length of the mean, times the steps of an estimate: the
                 steps after which noise is as long as the gradient
 
@@ -283,14 +284,25 @@ def cartpole() -> list[dict[str, Any]]:
 
 def lines(rows: list[dict[str, Any]]) -> list[str]:
     """Return a table for the page."""
-    text = ["## Gradient quality", "", f"Estimates of {BUDGET:,} environment steps each, at one fixed policy.", ""]
-    text += ["| where | estimator | cosine with the true gradient | angle of the mean | steps until noise = gradient |"]
-    text += ["|---|---|---|---|---|"]
+    text = [
+        "## Gradient quality",
+        "",
+        f"Estimates of {BUDGET:,} environment steps each, at one fixed policy; their mean is over {REPEATS} of them,",
+        "and its angle with the true gradient stands beside the angle that noise alone would make. On the finite",
+        "process critics and the steady state that SSPG draws from are exact. On CartPole-v1 critics are fitted to",
+        "4,000 episodes, and the 6 E[T] in which SSPG's copies come to steady state, once, are not counted.",
+        "",
+        "| where | estimator | cosine with the true gradient | angle of the mean | by noise alone "
+        "| steps until noise = gradient |",
+        "|---|---|---|---|---|---|",
+    ]
     for row in rows:
         cosine = f"{row['cosine']:.3f} ± {1.96 * row['cosine_error']:.3f}"
         steps = row["variance_steps"]
         steps_text = f"{steps:,.0f}" if steps < 1e9 else "too many to tell"  # all that was seen may be noise
-        cells = [row["where"], row["estimator"], cosine, f"{row['bias_degrees']:.1f}°", steps_text]
+        noise = np.degrees(np.arctan(np.sqrt(steps / BUDGET / row["repeats"])))
+        angles = [f"{row['bias_degrees']:.1f}°", f"{noise:.1f}°"]
+        cells = [row["where"], row["estimator"], cosine, *angles, steps_text]
         text += [f"| {' | '.join(cells)} |"]
     return [*text, ""]
 

@@ -1,8 +1,8 @@
 """Stable-Baselines3's A2C and PPO, on EnvPool's copies or in processes, with snapshots that steadyrl can evaluate.
 
 Settings are those of rl_zoo3 (hyperparams/a2c.yml and ppo.yml), which for A2C on MuJoCo are SB3's defaults with
-normalised observations and rewards. For PPO on MuJoCo they are meant for one copy; with as many copies as the others
-it has SB3's defaults, normalised, and 2,048 steps an update.
+normalised observations and rewards. On MuJoCo they are meant for one copy; here both have 16, as SSPG has. PPO then has
+SB3's defaults, normalised, and 2,048 steps an update.
 """
 
 from __future__ import annotations

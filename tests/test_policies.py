@@ -8,7 +8,7 @@ from gymnasium import spaces
 from steadyrl import PolicyError
 from steadyrl.policies import CategoricalPolicy, GaussianPolicy, as_module, load_module, make_policy
 from steadyrl.rollouts.codecs import action_codec, observation_codec
-from steadyrl.rollouts.policies import load_policy
+from steadyrl.rollouts.policies import TabularPolicy, load_policy
 
 SEEN = observation_codec(spaces.Box(-1, 1, (4,)))
 SPACES = {
@@ -91,6 +91,8 @@ def test_deterministic_policies_take_the_mean_or_the_likeliest():
     several = replace(shaken("multi").numpy(), sampled=False)
     by_hand = [part.argmax(axis=1) for part in np.split(several.outputs(x), [3, 5], axis=1)]
     np.testing.assert_array_equal(several.act(x, rng), np.stack(by_hand, axis=1) + np.array([0, 1, 5]))
+    table = TabularPolicy.of([[0.2, 0.5, 0.3], [1 / 3, 1 / 3, 1 / 3], [0.1, 0.1, 0.8]]).likeliest()
+    np.testing.assert_array_equal(table.act(np.eye(3), rng), [1, 0, 2])
 
 
 def test_observations_that_are_numbers_become_unit_vectors():

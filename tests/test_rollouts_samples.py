@@ -5,18 +5,21 @@ Frequencies are compared with exact probabilities at 5 standard errors: a false 
 
 from functools import partial
 
+import gymnasium
 import numpy as np
 import pytest
 
 import steadyrl
 from scripted import Dice, Faulty, same
-from steadyrl import Perturbation, RolloutError, Samples, collect_episodes, collect_samples, gallery
+from steadyrl import EpisodeLengths, Perturbation, RolloutError, Samples, collect_episodes, collect_samples, gallery
+from steadyrl.confidence import mixing_time_or_never
 from steadyrl.rollouts.blocks import Block, Task
 from steadyrl.rollouts.codecs import action_codec, observation_codec
 from steadyrl.rollouts.engine import Episode
 from steadyrl.rollouts.policies import UniformPolicy
 from steadyrl.rollouts.samples import SampleCollector, SampleWork
 from steadyrl.rollouts.sources import as_source
+from steadyrl.sspg.fresh import when_steady
 
 PERTURBATIONS = {
     "none": None,
@@ -167,6 +170,44 @@ def test_samples_round_trip(tmp_path):
     loaded = Samples.load(tmp_path / "a.npz")
     assert same(samples, loaded)
     assert loaded.provenance["times"] == [5, 50]
+
+
+class Counting(gymnasium.Env):
+    """Episodes of normal lengths; counts the steps that it is asked for, over all copies."""
+
+    observation_space, action_space = gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(2)
+    asked = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._left = max(1, round(self.np_random.normal(39, 13)))
+        return 0, {}
+
+    def step(self, action):
+        Counting.asked += 1
+        self._left -= 1
+        return 0, 1.0, self._left == 0, False, {}
+
+
+def test_steps_are_those_of_the_environment_and_the_earlier_t_star_is_the_cheaper(tmp_path):
+    episodes = collect_episodes(Counting, "uniform", 5_000, backend="serial")
+    lengths = EpisodeLengths.from_gymnasium(episodes.lengths)
+    perturbation = Perturbation.for_average_episode_length(lengths.mean)
+    cost = {}
+    for way in (None, perturbation):
+        time = int(mixing_time_or_never(lengths, 0.01, 10_000, way))
+        Counting.asked = 0
+        samples = collect_samples(Counting, "uniform", 1500, [time], backend="serial", perturbation=way)
+        assert samples.steps == Counting.asked > 0
+        cost[way] = time, samples.steps / (~samples.null & ~samples.terminal).sum()
+    (raw, dear), (perturbed, cheap) = cost[None], cost[perturbation]
+    assert raw > perturbed + 20
+    # Each costs its t* and the rest of an episode, which is the same; the perturbed process begins null, which saves
+    # it a part of a detour more. A standard error is about 0.6 steps.
+    assert raw - perturbed - 3 < dear - cheap < raw - perturbed + perturbation.mean_detour
+    assert when_steady(lengths, 0.01).perturbation == perturbation
+    samples.save(tmp_path / "a.npz")
+    assert Samples.load(tmp_path / "a.npz").steps == samples.steps
 
 
 def test_rollouts_that_fail_are_left_out():

@@ -246,9 +246,18 @@ def test_steps_over_ends_is_right_where_the_mean_of_finished_lengths_is_not():
 def test_streams_without_an_end_only_say_that_episodes_are_long():
     found = stream_episode_length(np.zeros((50, 4), dtype=bool))
     assert found.value == found.high == np.inf
-    assert found.low > 50
+    assert found.low == pytest.approx(200 / -np.log(0.05))  # (1 - 1/E[T])^200 = 0.05, nearly
+    assert stream_episode_length(np.zeros((50, 4), dtype=bool), level=0.5).low > 4 * found.low
     with pytest.raises(LengthsError, match="booleans"):
         stream_episode_length(np.zeros((50, 4)))
+
+
+def test_copies_that_agree_by_chance_do_not_make_the_interval_a_point():
+    # T = 20 always, 16 steps: a copy sees one end or none, and often all see one. 95% asked, 300 repeats: 5 deviations.
+    rng = np.random.default_rng(2)
+    for copies in (2, 8):
+        found = [stream_episode_length(streams({20: 1.0}, 16, copies, rng)) for _ in range(300)]
+        assert sum(one.low <= 20 <= one.high for one in found) > 285 - 5 * 3.8
 
 
 def test_cutting_episodes_short_does_not_lengthen_them():

@@ -104,6 +104,11 @@ class TabularPolicy:
         edges = np.cumsum(table, axis=1)
         return cls(edges / edges[:, -1:])
 
+    def likeliest(self) -> TabularPolicy:
+        """Return the policy that takes the likeliest action, the first of several."""
+        probabilities = np.diff(self.cumulative, axis=1, prepend=0.0).round(12)
+        return TabularPolicy.of(np.eye(probabilities.shape[1])[probabilities.argmax(axis=1)])
+
     def act(self, observations: Array, rng: np.random.Generator) -> Any:
         """Return one action for each observation."""
         edges = self.cumulative[observations.argmax(axis=1)]

@@ -53,6 +53,8 @@ class Samples:
     """[K, m], Gymnasium's counts, of the first m episodes of each rollout, every one of them finished."""
     episode_returns: Array
     """[K, m]: their returns."""
+    steps: int = 0
+    """Of the environment, over all rollouts; 0 where none had to be simulated (finite processes)."""
     skipped: tuple[Skipped, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=(), compare=False)
@@ -73,7 +75,10 @@ class Samples:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an npz file, without pickle, all or nothing; the same samples give the same bytes."""
-        write_collected(path, _KIND, self, {name: getattr(self, name) for name in ("times", *COLUMNS)})
+        write_collected(path, _KIND, self, self._arrays())
+
+    def _arrays(self) -> Arrays:
+        return {name: getattr(self, name) for name in ("times", *COLUMNS)} | {"steps": np.int64(self.steps)}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Samples:
@@ -86,7 +91,8 @@ class Samples:
 
     @classmethod
     def _of_arrays(cls, arrays: Arrays, **about: Any) -> Samples:
-        return cls(**{name: arrays[name] for name in ("times", *COLUMNS)}, **about)
+        columns = {name: arrays[name] for name in ("times", *COLUMNS)}
+        return cls(**columns, steps=int(arrays["steps"]), **about)
 
 
 COLUMNS = ("observations", "actions", "returns", "ages", "terminal", "episode_lengths", "episode_returns")
@@ -192,7 +198,7 @@ class SampleFold:
     def __init__(self, work: SampleWork) -> None:
         self._work = work
         self._columns: Arrays = {}
-        self._count = 0
+        self._count = self._steps = 0
         self._skipped: list[Skipped] = []
 
     def add(self, block: Arrays) -> tuple[int, NDArray[np.int64], int]:
@@ -206,13 +212,15 @@ class SampleFold:
             column[self._count : self._count + count] = block[name]
         self._count += count
         self._skipped.extend(block["skipped"])
-        return count, block["episode_lengths"].ravel(), int(block["steps"])
+        steps = int(block["steps"])
+        self._steps += steps
+        return count, block["episode_lengths"].ravel(), steps
 
     def result(self, provenance: Mapping[str, Any], notes: Sequence[str]) -> Samples:
         """Return the whole."""
         columns: Arrays = {name: column[: self._count] for name, column in self._columns.items()}
-        times = np.array(self._work.times)
-        return Samples(times, **columns, skipped=tuple(self._skipped), provenance=provenance, notes=tuple(notes))
+        about: Any = {"skipped": tuple(self._skipped), "provenance": provenance, "notes": tuple(notes)}
+        return Samples(np.array(self._work.times), **columns, steps=self._steps, **about)
 
 
 def _empty_columns(block: Block, work: SampleWork) -> Arrays:

@@ -21,7 +21,7 @@ from steadyrl.rollouts.codecs import action_codec, observation_codec
 from steadyrl.rollouts.collect import collect_episodes
 from steadyrl.rollouts.episodes import Episodes
 from steadyrl.rollouts.planning import check_count
-from steadyrl.rollouts.policies import NetworkPolicy, Policy, as_policy
+from steadyrl.rollouts.policies import NetworkPolicy, Policy, TabularPolicy, as_policy
 from steadyrl.rollouts.seeding import block_generator, check_seed, episode_seeds
 from steadyrl.rollouts.sources import LONGEST, as_source, describe
 
@@ -57,7 +57,7 @@ def evaluate(
         policy: a policy file, "uniform", "gaussian", an array [S, A], or an object with act(observations, rng).
         environment: a Gymnasium id, a spec, a LearningProcess, or a function that makes an environment.
         episodes: how many; every one that is started is finished and counted.
-        deterministic: whether to take the mean, or the likeliest action, instead of drawing; for policies of networks.
+        deterministic: whether to take the mean, or the likeliest action, instead of drawing; for networks and tables.
         seed: of everything random.
         backend: as for `collect_episodes`.
         workers: as for `collect_episodes`.
@@ -94,8 +94,10 @@ def chosen_policy(policy: Any, source: Any, *, deterministic: bool, seed: int) -
     chosen, name = as_policy(policy, observations, actions, seed=seed)
     if not deterministic:
         return chosen
+    if isinstance(chosen, TabularPolicy):
+        return chosen.likeliest()
     if not isinstance(chosen, NetworkPolicy):
-        raise PolicyError(f"the policy {name!r} cannot be made deterministic; only policies of networks can")
+        raise PolicyError(f"the policy {name!r} cannot be made deterministic; only networks and tables [S, A] can")
     return replace(chosen, sampled=False)
 
 

@@ -2,8 +2,9 @@
 
 t* is that of the policy as it is now: a first set of episodes gives E[T] and the distribution of lengths, these
 give the time from which the raw process is within the tolerance of its steady state, and the same for the perturbed
-one. The cheaper of the two is taken, by simulated steps for each sample: null steps cost nothing, but give no sample
-either.
+one. The earlier of the two is the cheaper: of the perturbed process only the share of time that is not null has to
+be simulated, and only that share of rollouts gives a sample, so that a sample costs t* steps, and the rest of its
+episode, either way (the perturbed one a little less, since it begins null).
 """
 
 from __future__ import annotations
@@ -36,7 +37,6 @@ class When:
     time: int
     """t*, of the perturbed process if there is a perturbation."""
     perturbation: Perturbation | None
-    average_episode_length: float
     distance: float
     """From the steady state, at t*."""
 
@@ -51,7 +51,7 @@ class FreshData:
     """E[T], from the lengths of whole episodes, independent of the samples."""
     episodes: Episodes
     steps: int
-    """Simulated in all: counted for the episodes, expected for the samples."""
+    """Of the environment, for episodes and samples."""
 
 
 def when_steady(lengths: EpisodeLengths, tolerance: float) -> When:
@@ -66,14 +66,12 @@ def when_steady(lengths: EpisodeLengths, tolerance: float) -> When:
     raw = mixing_time_or_never(lengths, tolerance, longest)
     perturbation = Perturbation.for_average_episode_length(mean)
     perturbed = mixing_time_or_never(lengths, tolerance, longest, perturbation)
-    share = mean / (mean + perturbation.mean_detour)  # of time that is not null
-    rest = lengths.mean  # to the end of the episode, roughly
     if min(raw, perturbed) == math.inf:
         raise MixingTimeError(f"the process is not at steady state within {_LONGEST} E[T], perturbed or not")
-    if raw + rest <= (perturbed * share + rest) / share:
-        return When(int(raw), None, mean, float(phase_distance(lengths, int(raw))[-1]))
+    if raw <= perturbed:
+        return When(int(raw), None, float(phase_distance(lengths, int(raw))[-1]))
     distance = float(phase_distance(lengths, int(perturbed), perturbation)[-1])
-    return When(int(perturbed), perturbation, mean, distance)
+    return When(int(perturbed), perturbation, distance)
 
 
 def draw_fresh(source: Any, policy: Any, settings: Settings, update: int) -> FreshData:
@@ -100,11 +98,5 @@ def draw_fresh(source: Any, policy: Any, settings: Settings, update: int) -> Fre
     )
     mean = float(episodes.lengths.mean()) + 1
     reach = 1.96 * float(episodes.lengths.std(ddof=1)) / math.sqrt(len(episodes)) if len(episodes) > 1 else math.inf
-    simulated = settings.copies_used * (float(times[-1]) * _real_share(when) + mean / 2) + episodes.steps
-    return FreshData(samples, when, Interval(mean, mean - reach, mean + reach), episodes, int(simulated))
-
-
-def _real_share(when: When) -> float:
-    if when.perturbation is None:
-        return 1.0
-    return when.average_episode_length / (when.average_episode_length + when.perturbation.mean_detour)
+    steps = episodes.steps + samples.steps
+    return FreshData(samples, when, Interval(mean, mean - reach, mean + reach), episodes, steps)

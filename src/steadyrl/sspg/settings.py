@@ -47,7 +47,7 @@ class Settings:
     returns: Literal["critic", "monte-carlo"] = _option(
         "critic",
         "How online returns end: by the critic (lambda-returns), or 'monte-carlo': every copy runs on for one time "
-        "limit after the steps of an update, so that all their episodes are over.",
+        "limit after the steps of an update, so that all their episodes are over, but those that the cure cuts.",
     )
     trace: float = _option(0.95, "lambda of the lambda-returns: 0 trusts the critic, 1 the rewards.")
     critic_learning_rate: float = _option(3e-3, "Of the critic, by Adam.")
@@ -60,7 +60,7 @@ class Settings:
     )
     normalise_observations: bool = _option(True, "Whether the policy sees observations with mean 0 and deviation 1.")
     normalise_advantages: bool = _option(
-        False, "Whether advantages are divided by their standard deviation in each update, which changes the length."
+        False, "Whether the advantages of each update are brought to mean 0 and deviation 1; changes the length."
     )
     cure: Literal["auto", "none"] = _option(
         "auto", "Of phase-locked copies: 'auto', delays designed from the lengths seen; 'none'."

@@ -58,11 +58,13 @@ def episode_length_of_counts(ends: Array, steps: float, *, level: float = 0.95) 
     """Return E[T] from the ends of each copy in so many steps of each; infinite ends of the interval where unknown."""
     total, copies = float(ends.sum()), len(ends)
     if total == 0:
-        return Interval(math.inf, steps * copies / 3, math.inf)  # "rule of three": no end in n steps
+        least = steps * copies / -math.log1p(-level)  # the "rule of three", at 95%
+        return Interval(math.inf, max(least, 1.0), math.inf)
     rate = total / (steps * copies)
     if copies == 1:
         return Interval(1 / rate, 1.0, math.inf)
-    error = float(np.std(ends, ddof=1)) / (steps * math.sqrt(copies))
+    # Copies may agree by chance: one end more or less is the least that is not known.
+    error = max(float(np.std(ends, ddof=1)) / math.sqrt(copies), 1 / copies) / steps
     reach = float(stdtrit(copies - 1, 0.5 + level / 2)) * error
     low = 1 / (rate + reach)
     return Interval(1 / rate, max(low, 1.0), 1 / (rate - reach) if rate > reach else math.inf)

@@ -176,9 +176,7 @@ class Run:
         self._begun_with = found[0]["begun_with"]
         return found
 
-    def _first_policy(
-        self, begin: NetworkPolicy | None, observations: Any, actions: Any
-    ) -> tuple[NetworkModule, bool]:
+    def _first_policy(self, begin: NetworkPolicy | None, observations: Any, actions: Any) -> tuple[NetworkModule, bool]:
         """Return the policy to begin with, and whether it follows the mean and deviation of observations."""
         normalised = self.settings.normalise_observations
         if self._resumed is not None:
