@@ -5,6 +5,7 @@
     python benchmarks/training.py --environments CartPole-v1 --algorithms sspg a2c --seeds 5
     python benchmarks/training.py --only speed             steps per second, on a quiet machine
     python benchmarks/training.py --only gradients
+    python benchmarks/training.py --only report            page and picture from what is in the file so far
     python benchmarks/training.py --only check             do the rows of SSPG come out of the code as it is now?
 
 Every row (an environment, an algorithm, a seed) is written as soon as it is finished, so an interrupted benchmark goes
@@ -125,7 +126,6 @@ def one_row(name: str, algorithm: str, seed: int) -> None:
     goal = task["goal"]
     words = "" if goal is None else f", {goal:g} at {solved_at(row, goal):,.0f}"
     print(f"{key}: last {row['returns'][-1]:.1f}{words}, {steps / seconds:,.0f} steps/s", flush=True)
-    report(data)
 
 
 def evaluated(name: str, policy: Any, seed: int) -> tuple[float, float]:
