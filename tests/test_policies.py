@@ -5,10 +5,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from steadyrl import PolicyError
-from steadyrl.policies import CategoricalPolicy, GaussianPolicy, as_module, load_module, make_policy
+from steadyrl import FileFormatError, PolicyError
+from steadyrl.policies import CategoricalPolicy, GaussianPolicy, SoftmaxTable, as_module, load_module, make_policy
 from steadyrl.rollouts.codecs import action_codec, observation_codec
-from steadyrl.rollouts.policies import TabularPolicy, load_policy
+from steadyrl.rollouts.policies import TabularPolicy, as_policy, load_policy, read_safetensors, write_safetensors
 
 SEEN = observation_codec(spaces.Box(-1, 1, (4,)))
 SPACES = {
@@ -93,6 +93,51 @@ def test_deterministic_policies_take_the_mean_or_the_likeliest():
     np.testing.assert_array_equal(several.act(x, rng), np.stack(by_hand, axis=1) + np.array([0, 1, 5]))
     table = TabularPolicy.of([[0.2, 0.5, 0.3], [1 / 3, 1 / 3, 1 / 3], [0.1, 0.1, 0.8]]).likeliest()
     np.testing.assert_array_equal(table.act(np.eye(3), rng), [1, 0, 2])
+
+
+@pytest.mark.parametrize(
+    ("tensors", "metadata"),
+    [
+        ({"layers.0.bias": np.zeros(5)}, {}),
+        ({"layers.2.bias": np.zeros(1)}, {}),
+        ({"layers.1.weight": np.zeros((64, 31))}, {}),
+        ({"layers.0.weight": np.zeros(4)}, {}),
+        ({"layers.0.weight": np.full((64, 4), np.nan)}, {}),
+        ({"log_std": np.zeros(2)}, {}),
+        ({"observations.mean": np.zeros(1)}, {}),
+        ({"observations.std": np.array([1.0, 1.0, 1.0, 0.0])}, {}),
+        ({}, {"limit": "abc"}),
+        ({}, {"limit": "nan"}),
+        ({}, {"choices": "a,b"}),
+    ],
+)
+def test_policy_files_whose_parts_do_not_fit_each_other_are_damaged(tmp_path, tensors, metadata):
+    policy = shaken("box")
+    policy.normalise(np.zeros(4), np.ones(4))
+    policy.save(tmp_path / "a.safetensors")
+    load_policy(tmp_path / "a.safetensors", SEEN, action_codec(SPACES["box"]))
+    before = read_safetensors(tmp_path / "a.safetensors")
+    write_safetensors(tmp_path / "a.safetensors", before[0] | tensors, before[1] | metadata)
+    with pytest.raises(FileFormatError, match="damaged"):
+        load_policy(tmp_path / "a.safetensors", SEEN, action_codec(SPACES["box"]))
+
+
+def test_a_policy_of_one_output_can_be_trained_on(tmp_path):
+    # its last weights are contiguous both ways, so that nothing copies them out of the file's read-only bytes
+    actions = action_codec(spaces.Box(-1, 1, (1,)))
+    make_policy(SEEN, actions).save(tmp_path / "a.safetensors")
+    load_module(tmp_path / "a.safetensors", SEEN, actions)
+
+
+def test_tables_fit_their_spaces_or_are_refused():
+    seen, actions = observation_codec(spaces.Discrete(3)), action_codec(spaces.Discrete(2, start=5))
+    table, _ = as_policy(np.array([[0.0, 1.0]] * 3), seen, actions, seed=0)
+    assert (table.act(np.eye(3), np.random.default_rng(0)) == 6).all()
+    assert (table.likeliest().act(np.eye(3), np.random.default_rng(0)) == 6).all()
+    wrong = [np.full((3, 2), np.nan), [[2, -1]] * 3, [[1.0], [0.5, 0.5]], [["a", "b"]] * 3, np.full((2, 2), 0.5)]
+    for bad in (*wrong, SoftmaxTable(np.zeros((3, 4))).numpy()):
+        with pytest.raises(PolicyError, match=r"\[S, A\]"):
+            as_policy(bad, seen, actions, seed=0)
 
 
 def test_observations_that_are_numbers_become_unit_vectors():

@@ -248,6 +248,9 @@ def test_streams_without_an_end_only_say_that_episodes_are_long():
     assert found.value == found.high == np.inf
     assert found.low == pytest.approx(200 / -np.log(0.05))  # (1 - 1/E[T])^200 = 0.05, nearly
     assert stream_episode_length(np.zeros((50, 4), dtype=bool), level=0.5).low > 4 * found.low
+    for level in (0, 1, 2, np.nan, "a"):
+        with pytest.raises(LengthsError, match="level is"):
+            stream_episode_length(np.zeros((50, 4), dtype=bool), level=level)
     with pytest.raises(LengthsError, match="booleans"):
         stream_episode_length(np.zeros((50, 4)))
 

@@ -461,6 +461,53 @@ def test_tensorboard_keeps_what_came_before_a_resumption(tmp_path, monkeypatch):
     assert [event.step for event in events.Scalars("return")] == [32 * update for update in range(1, 7)]
 
 
+def test_a_checkpoint_of_another_finite_process_is_refused(tmp_path):
+    settings = Settings(updates=2, **SMALL)
+    train(gallery.two_terminals()[0], settings, out=tmp_path / "run")
+    train(gallery.two_terminals()[0], settings, out=tmp_path / "run", resume=True)
+    with pytest.raises(TrainingError, match="is of a run on"):
+        train(gallery.two_terminals(win=5.0)[0], settings, out=tmp_path / "run", resume=True)
+
+
+class Unseeded(gymnasium.Env):
+    """Draws what nobody seeded, but where an episode begins, which is every eighth step."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self._steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self._steps += 1
+        seen = np.random.default_rng().uniform(-1, 1, 2).astype(np.float32)
+        return seen, 1.0, self._steps == 7, False, {}
+
+
+def test_an_environment_that_does_not_repeat_itself_is_found_out(tmp_path):
+    settings = Settings(updates=3, copies=2, steps_per_update=8, cure="none", backend="serial")
+    train(Unseeded, settings, out=tmp_path / "run")
+    with pytest.raises(TrainingError, match="does not repeat itself"):
+        train(Unseeded, settings, out=tmp_path / "run", resume=True)
+
+
+def test_files_and_folders_that_cannot_be_used_are_named_before_anything_is_run(tmp_path, monkeypatch):
+    settings = Settings(updates=np.int64(2), **SMALL)  # numpy's numbers are numbers
+    for wrong in (tmp_path, tmp_path / "nothing", "uniform", 3):
+        with pytest.raises(PolicyError, match="policy is"):
+            train("CartPole-v1", settings, policy=wrong, out=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    train("CartPole-v1", settings, out=tmp_path / "run")
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    for resume in (True, False):
+        with pytest.raises(TrainingError, match=r"no file can be written there \(No space left"):
+            train("CartPole-v1", settings, out=tmp_path / ("run" if resume else "new"), resume=resume)
+
+
 def test_a_run_without_decay_can_be_made_longer(tmp_path):
     for updates, resume in ((2, False), (5, True)):
         settings = Settings(updates=updates, learning_rate_decay="none", **SMALL)

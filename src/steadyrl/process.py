@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import cached_property
+from hashlib import sha256
 from typing import Any, Literal
 
 import numpy as np
@@ -263,6 +264,20 @@ class LearningProcess:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the process to an npz file, without pickle, all or nothing."""
+        save_arrays(path, "learning process", *self._content())
+
+    @property
+    def digest(self) -> str:
+        """Twelve letters that are the same for the same process, and others for another."""
+        header, arrays = self._content()
+        found = sha256(repr(header).encode())
+        for name, values in arrays.items():
+            found.update(name.encode())
+            found.update(np.ascontiguousarray(values).tobytes())
+        return found.hexdigest()[:12]
+
+    def _content(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Header and arrays of the file."""
         if self._layers is not None:
             base, limit = self._layers.base, self._layers.limit
         else:
@@ -276,8 +291,7 @@ class LearningProcess:
         for kind, mask in (("null", base._null), ("nonterminal", base._nonterminal)):
             if mask.any():
                 arrays[kind] = np.flatnonzero(mask)
-        header = {"n_states": base.n_states, "n_actions": base.n_actions, "time_limit": limit}
-        save_arrays(path, "learning process", header, arrays)
+        return {"n_states": base.n_states, "n_actions": base.n_actions, "time_limit": limit}, arrays
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LearningProcess:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from steadyrl.commands.options import AsJson, Backend, EnvironmentId, Make, Seed, Workers, make_arguments
 from steadyrl.confidence import Interval
+from steadyrl.rollouts.planning import check_count
 from steadyrl.sspg.evaluation import Evaluation, record_video
 from steadyrl.sspg.evaluation import evaluate as run_episodes
 from steadyrl.storage import plain
@@ -40,6 +41,7 @@ def evaluate(
     `steadyrl evaluate hopper/policy.safetensors Hopper-v5 --deterministic --video hop.mp4`
     """
     arguments = make_arguments(make)
+    check_count("episodes", episodes)
     if video is not None:  # first: it may turn out that there can be none
         pictures = record_video(
             policy, environment, video, deterministic=deterministic, seed=seed, make_arguments=arguments

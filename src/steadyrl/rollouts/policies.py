@@ -23,7 +23,7 @@ import json
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -91,14 +91,20 @@ class TabularPolicy:
     """A policy [S, A] of a finite process, for environments with Discrete observations."""
 
     cumulative: Array
+    start: int = 0
+    """The number of the first action."""
 
     @classmethod
     def of(cls, probabilities: Any) -> TabularPolicy:
         """Return the policy with these rows of probabilities."""
-        table = np.asarray(probabilities, dtype=float)
-        if table.ndim != 2 or (table < 0).any() or np.abs(table.sum(axis=1) - 1).max() > 1e-9:
+        try:
+            table = np.asarray(probabilities, dtype=float)
+        except (ValueError, TypeError) as error:
+            raise PolicyError(f"a policy array must be [S, A], of numbers ({error})") from error
+        if table.ndim != 2 or not table.size or not (table >= 0).all() or np.abs(table.sum(axis=1) - 1).max() > 1e-9:
             raise PolicyError(
-                f"a policy array must be [S, A] with rows that sum to one; got shape {table.shape}, row sums "
+                f"a policy array must be [S, A] with rows of probabilities that sum to one; got shape {table.shape}, "
+                f"entries from {table.min(initial=np.inf):g} to {table.max(initial=-np.inf):g}, row sums "
                 f"{np.unique(table.sum(axis=-1)).tolist()[:3]}"
             )
         edges = np.cumsum(table, axis=1)
@@ -107,12 +113,12 @@ class TabularPolicy:
     def likeliest(self) -> TabularPolicy:
         """Return the policy that takes the likeliest action, the first of several."""
         probabilities = np.diff(self.cumulative, axis=1, prepend=0.0).round(12)
-        return TabularPolicy.of(np.eye(probabilities.shape[1])[probabilities.argmax(axis=1)])
+        return replace(self, cumulative=np.cumsum(np.eye(probabilities.shape[1])[probabilities.argmax(axis=1)], axis=1))
 
     def act(self, observations: Array, rng: np.random.Generator) -> Any:
         """Return one action for each observation."""
         edges = self.cumulative[observations.argmax(axis=1)]
-        return (rng.random(len(observations))[:, None] >= edges).sum(axis=1)
+        return (rng.random(len(observations))[:, None] >= edges).sum(axis=1) + self.start
 
 
 @dataclass(frozen=True)
@@ -238,15 +244,17 @@ def load_policy(path: str | os.PathLike[str], observations: ObservationCodec, ac
     depth = sum(name.endswith(".weight") for name in tensors)
     normalisation = None
     try:
-        weights = tuple(np.ascontiguousarray(tensors[f"layers.{i}.weight"].T, dtype=float) for i in range(depth))
+        weights = tuple(np.array(tensors[f"layers.{i}.weight"].T, dtype=float, order="C") for i in range(depth))
         biases = tuple(tensors[f"layers.{i}.bias"].astype(float) for i in range(depth))
         log_std = tensors["log_std"].astype(float) if metadata["kind"] == "gaussian" else None
         if "limit" in metadata:
             mean, std = (tensors[f"observations.{name}"].astype(float) for name in ("mean", "std"))
             normalisation = Normalisation(mean, std, float(metadata["limit"]))
+        choices = tuple(map(int, metadata["choices"].split(","))) if "choices" in metadata else None
     except KeyError as error:
         raise FileFormatError(f"{os.fspath(path)!r} has no tensor {error}; save the policy again") from error
-    choices = tuple(map(int, metadata["choices"].split(","))) if "choices" in metadata else None
+    except (ValueError, AttributeError) as error:
+        raise FileFormatError(f"{os.fspath(path)!r} is damaged ({error}); save the policy again") from error
     policy = NetworkPolicy(
         weights,
         biases,
@@ -257,8 +265,31 @@ def load_policy(path: str | os.PathLike[str], observations: ObservationCodec, ac
         choices,
         environment=metadata.get("environment", ""),
     )
+    _require_whole(policy, path)
     _require_fit(policy, observations, actions, f" in {os.fspath(path)!r}")
     return policy
+
+
+def _require_whole(policy: NetworkPolicy, path: str | os.PathLike[str]) -> None:
+    """Refuse a policy whose arrays do not fit each other, or that could only act on garbage."""
+    layers = list(zip(policy.weights, policy.biases, strict=True))
+    sound_layers = [weight.ndim == 2 and bias.shape == weight.shape[1:] for weight, bias in layers]
+    wrong = [f"layer {i}" for i, sound in enumerate(sound_layers) if not sound]
+    if not wrong:
+        sizes = itertools.pairwise(weight.shape for weight in policy.weights)
+        wrong = [f"layer {i + 1}" for i, (one, following) in enumerate(sizes) if one[1] != following[0]]
+    if not wrong and layers:
+        seen, log_std = policy.normalisation, policy.log_std
+        inputs, outputs = policy.weights[0].shape[:1], policy.weights[-1].shape[1:]
+        wrong += ["log_std"] if log_std is not None and log_std.shape != outputs else []
+        if seen is not None:
+            sound = seen.mean.shape == seen.std.shape == inputs and bool((seen.std > 0).all()) and seen.limit > 0
+            wrong += [] if sound else ["the normalisation of observations"]
+    wrong += [name for name, values in policy.tensors().items() if not np.isfinite(values).all()]
+    if wrong:
+        raise FileFormatError(
+            f"{os.fspath(path)!r} is damaged: {', '.join(wrong)} cannot be what a policy has; save the policy again"
+        )
 
 
 def _require_fit(policy: NetworkPolicy, observations: ObservationCodec, actions: ActionCodec, where: str) -> None:
@@ -314,13 +345,13 @@ def as_policy(policy: Any, observations: ObservationCodec, actions: ActionCodec,
                 f'policy is {os.fspath(policy)!r}; it must be "uniform", "gaussian", or the path of a policy file'
             )
         return load_policy(policy, observations, actions), Path(policy).name
+    if isinstance(policy, TabularPolicy | np.ndarray | list):
+        return _as_tabular(policy, observations, actions), "tabular"
     if isinstance(policy, NetworkPolicy):
         _require_fit(policy, observations, actions, "")
     if callable(getattr(policy, "act", None)):
         chosen: Policy = policy
         return chosen, type(policy).__qualname__
-    if isinstance(policy, np.ndarray | list):
-        return _as_tabular(policy, observations, actions), "tabular"
     raise PolicyError(
         f'policy is {policy!r}; give "uniform", "gaussian", a policy file, an array [S, A] for a finite process, or '
         "an object with act(observations, rng)"
@@ -328,13 +359,14 @@ def as_policy(policy: Any, observations: ObservationCodec, actions: ActionCodec,
 
 
 def _as_tabular(table: Any, observations: ObservationCodec, actions: ActionCodec) -> TabularPolicy:
-    expected = (observations.size, int(getattr(actions.space, "n", -1)))
-    if not observations.discrete or np.shape(table) != expected:
+    policy = table if isinstance(table, TabularPolicy) else TabularPolicy.of(table)
+    shape, expected = policy.cumulative.shape, (observations.size, int(getattr(actions.space, "n", -1)))
+    if not observations.discrete or shape != expected:
         raise PolicyError(
-            f"a policy array needs Discrete observations and actions and the shape [S, A]; this one has shape "
-            f"{np.shape(table)}, the environment observations {observations.space} and actions {actions.space}"
+            f"a policy array needs Discrete observations and actions and the shape [S, A]; this one has shape {shape}, "
+            f"the environment observations {observations.space} and actions {actions.space}"
         )
-    return TabularPolicy.of(table)
+    return replace(policy, start=action_start(actions))
 
 
 def _beyond_vector(shape: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -365,11 +397,13 @@ def read_safetensors(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict
         header = json.loads(content[8 : 8 + length])
         body = memoryview(content)[8 + length :]
         metadata = header.pop("__metadata__", {})
+        if not isinstance(metadata, dict):
+            raise TypeError("its metadata are not an object")
         tensors = {}
         for name, entry in header.items():
             begin, end = entry["data_offsets"]
             tensors[name] = np.frombuffer(body[begin:end], types[entry["dtype"]]).reshape(entry["shape"])
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError(
             f"{os.fspath(path)!r} is not a safetensors file of floats, or it is damaged ({error})"
         ) from error

@@ -54,7 +54,7 @@ class Samples:
     episode_returns: Array
     """[K, m]: their returns."""
     steps: int = 0
-    """Of the environment, over all rollouts; 0 where none had to be simulated (finite processes)."""
+    """Of the environment, over all rollouts; 0 if all episodes are known to be the same and none was simulated."""
     skipped: tuple[Skipped, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=(), compare=False)

@@ -70,7 +70,7 @@ def as_source(environment: Any, make_arguments: Mapping[str, Any] | None = None)
             f"{sorted(arguments)} are for gymnasium.make and need an id or a spec; let the factory pass them itself"
         )
     if isinstance(environment, LearningProcess):
-        return Source(repr(environment), None, {}, partial(ProcessEnv, environment))
+        return Source(f"{environment!r} {environment.digest}", None, {}, partial(ProcessEnv, environment))
     if isinstance(environment, gymnasium.Env):
         raise RolloutError(
             f"{environment} is one environment, but collecting needs fresh copies; give its id, its spec "
@@ -147,5 +147,5 @@ def _import_bullet() -> None:
 def _extra_line(name: str, error: Exception) -> str:
     return (
         f"{name} needs a package that is not installed ({error}); for MuJoCo: pip install 'steadyrl[mujoco]', for "
-        "toy-text rendering: pip install 'steadyrl[toytext]'"
+        "classic control and toy-text rendering: pip install 'gymnasium[classic-control,toy-text]'"
     )

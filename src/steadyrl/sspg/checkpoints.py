@@ -14,6 +14,7 @@ interrupted.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -43,7 +44,14 @@ def prepare_directory(out: Path, *, resume: bool) -> None:
         )
     if resume and not there:
         raise TrainingError(f"there is nothing to resume: {str(out / CHECKPOINT)!r} does not exist")
-    out.mkdir(exist_ok=True)
+    try:
+        out.mkdir(exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise TrainingError(
+            f"out is {str(out)!r}, but no file can be written there ({error.strerror}); name another directory"
+        ) from error
 
 
 def save_checkpoint(out: Path, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from steadyrl.errors import TrainingError
-from steadyrl.rollouts.planning import Backend, Options, choose_backend, cores
+from steadyrl.rollouts.planning import Backend, Options, against_envpool, choose_backend, cores
 from steadyrl.rollouts.sources import Description, Source
 from steadyrl.sspg.settings import Settings
 from steadyrl.wrappers.envpool_vector import EnvPoolVectorEnv
@@ -26,10 +26,8 @@ def choose(source: Source, description: Description, settings: Settings) -> tupl
     backend, reason = choose_backend(source, description, settings.copies_used, options)
     if settings.backend == "auto" and backend != "envpool":
         # Copies step together, so a process for each only pays where a step takes longer than a message.
-        return (
-            "serial",
-            f"a step of each copy is a short one; --backend processes if not, and {reason.split(', and ')[-1]}",
-        )
+        against = against_envpool(source, description)
+        return "serial", f"a step of each copy is a short one (--backend processes if not), and {against}"
     return backend, reason
 
 

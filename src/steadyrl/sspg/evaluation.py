@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from steadyrl.confidence import Interval
-from steadyrl.errors import MissingExtraError, PolicyError, RolloutError
+from steadyrl.errors import MissingExtraError, PolicyError, RolloutError, SteadyrlError
 from steadyrl.rollouts.codecs import action_codec, observation_codec
 from steadyrl.rollouts.collect import collect_episodes
 from steadyrl.rollouts.episodes import Episodes
@@ -164,6 +164,13 @@ def _pictures(
         pictures.append(env.render())
     except gymnasium.error.DependencyNotInstalled as error:
         raise MissingExtraError(f"{environment} needs a package to be shown as pictures: {error}") from error
+    except SteadyrlError:
+        raise
+    except Exception as error:  # what a renderer raises without a display is anybody's
+        raise RolloutError(
+            f"{environment} could not be shown as pictures ({type(error).__name__}: {error}); on a machine without a "
+            "display MuJoCo needs MUJOCO_GL=egl (or osmesa) in the environment"
+        ) from error
     finally:
         rate = int(env.metadata.get("render_fps", 30))
         env.close()

@@ -1,14 +1,16 @@
 """Data from copies that never stop: a few steps of each for every update.
 
 The state of a simulator cannot be saved in general. So what a checkpoint keeps of the copies is how they were seeded
-and every action since: a resumed run makes them anew, repeats the actions, and is where the interrupted one was. To
-bound what has to be repeated, copies are made anew from time to time (`restart_every`), in every run alike.
+and every action since: a resumed run makes them anew, repeats the actions, and is where the interrupted one was. A
+digest of all that was seen tells whether it is. To bound what has to be repeated, copies are made anew from time to
+time (`restart_every`), in every run alike.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -64,6 +66,7 @@ class Online:
         self._envs: Any = None
         self._since = 0
         self._log: list[Any] = []
+        self._seen_so_far = blake2b()
         self._rows: Array = np.empty(0)
         self._ages: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         self._over: Flags = np.empty(0, dtype=bool)
@@ -100,7 +103,8 @@ class Online:
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of the copies."""
         log = np.stack(self._log) if self._log else np.zeros((0, 0), dtype=self._codec.dtype)
-        return {"log": log, "rows": self._rows.copy(), "restarts": np.int64(self.restarts)}
+        seen = np.frombuffer(self._seen_so_far.digest(), np.uint8)
+        return {"log": log, "seen": seen, "restarts": np.int64(self.restarts)}
 
     @property
     def noise(self) -> dict[str, Any]:
@@ -115,7 +119,7 @@ class Online:
         self._restart(int(arrays["restarts"]))
         for sent in arrays["log"]:
             self._step(sent)
-        if not np.array_equal(self._rows, arrays["rows"], equal_nan=True):
+        if self._seen_so_far.digest() != arrays["seen"].tobytes():
             raise TrainingError(
                 f"{self._source.name} does not repeat itself: after the same seed and the same "
                 f"{len(self._log)} actions its observations are others than in the interrupted run, so that cannot be "
@@ -130,12 +134,13 @@ class Online:
 
     def _restart(self, number: int) -> None:
         self.close()
-        self.restarts, self._since, self._log = number, 0, []
+        self.restarts, self._since, self._log, self._seen_so_far = number, 0, [], blake2b()
         self._envs, seed = make_copies(self._source, self._backend, self._settings, restart=number)
         observations, _ = self._envs.reset(seed=seed)
         count = self._settings.copies_used
         self._rows = np.empty((count, self._seen.width))
         self._seen.rows(observations, self._rows)
+        self._seen_so_far.update(self._rows.data)
         self._ages = np.ones(count, dtype=np.int64)
         self._over = np.zeros(count, dtype=bool)
 
@@ -149,6 +154,8 @@ class Online:
         self._ages[self._over] = 1
         cut = infos["_staggered"] if "staggered" in infos else np.zeros(len(self._over), dtype=bool)
         self._over = terminated | truncated
+        self._seen_so_far.update(self._rows.data)
+        self._seen_so_far.update(self._over.data)
         return rewards, terminated, truncated & ~cut, cut
 
     def _require_finite(self, rows: Array, rewards: Array) -> None:

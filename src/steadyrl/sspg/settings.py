@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+import numpy as np
+
 from steadyrl.errors import RolloutError, TrainingError
 from steadyrl.rollouts.planning import BACKENDS, check_count
 from steadyrl.rollouts.seeding import check_seed
@@ -32,7 +34,7 @@ class Settings:
     method: Literal["online", "fresh"] = _option(
         "online", "'online': copies that never stop; 'fresh': the paper's, new rollouts for each update."
     )
-    steps: int | None = _option(1_000_000, "Stop after so many transitions of the environment, over all copies.")
+    steps: int | None = _option(1_000_000, "Stop after the update that reaches so many steps of all copies; if online, resets count.")
     updates: int | None = _option(None, "Stop after so many updates, instead of steps.")
     copies: int | None = _option(None, "Copies of the environment (16), or rollouts for each update if fresh (1000).")
     steps_per_update: int | None = _option(
@@ -78,6 +80,12 @@ class Settings:
     checkpoint_every: float = _option(60.0, "Seconds between checkpoints.")
 
     def __post_init__(self) -> None:
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if isinstance(value, np.generic):
+                object.__setattr__(self, entry.name, value.item())
+            if isinstance(entry.default, bool) and not isinstance(getattr(self, entry.name), bool):
+                raise TrainingError(f"{entry.name} is {value!r}; it must be True or False")
         self._check_counts()
         for name in ("method", "optimiser", "learning_rate_decay", "baseline", "returns", "truncation", "cure"):
             self._check_choice(name)

@@ -25,7 +25,7 @@ from typing import Any, TextIO
 import numpy as np
 import torch
 
-from steadyrl.errors import EpisodeError, SteadyrlError, TrainingError, WrapperError
+from steadyrl.errors import PolicyError, SteadyrlError, TrainingError
 from steadyrl.policies import NetworkModule, as_module, linears, make_policy
 from steadyrl.rollouts.codecs import action_codec, observation_codec
 from steadyrl.rollouts.policies import NetworkPolicy, load_policy
@@ -141,7 +141,7 @@ class Run:
         self.source = as_source(environment, make_arguments)
         description = describe(self.source)
         observations, actions = observation_codec(description.observation_space), action_codec(description.action_space)
-        begin = None if policy is None else load_policy(policy, observations, actions)
+        begin = None if policy is None else _first_file(policy, observations, actions)
         self.out = None if out is None else Path(out)
         self._begun_with = "" if policy is None else sha256(Path(policy).read_bytes()).hexdigest()
         self._resumed = self._find(resume)
@@ -219,7 +219,7 @@ class Run:
         while self._done() < total:
             try:
                 shown = self._one_update()
-            except (TrainingError, EpisodeError, WrapperError) as error:
+            except SteadyrlError as error:
                 raise self._failed(error) from error
             self._record(shown)
             if self.after_update is not None:
@@ -326,11 +326,19 @@ class Run:
         self.display.note(text)
 
 
+def _first_file(path: Any, observations: Any, actions: Any) -> NetworkPolicy:
+    if not isinstance(path, str | os.PathLike) or not Path(path).is_file():
+        raise PolicyError(
+            f"policy is {str(path)!r}; it must be the path of a policy file (save() of a policy writes one)"
+        )
+    return load_policy(path, observations, actions)
+
+
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, TypeError) as error:
         raise TrainingError(f"device is {name!r}, which PyTorch cannot use here ({error}); use 'cpu'") from error
     return device
 
