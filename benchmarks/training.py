@@ -297,9 +297,16 @@ def speed_lines(data: dict[str, Any]) -> list[str]:
         return []
     found = data["speed"]
     mine, other = (float(np.median(found[key])) for key in ("sspg", "a2c, SubprocVecEnv"))
-    lines = ["## Speed of training", "", "Hopper-v5, 16 copies, steps per second, median of three runs."]
+    lines = [
+        "## Speed of training",
+        "",
+        "Hopper-v5, 16 copies, steps per second, median of three runs (and their range);",
+    ]
+    lines += [f"the machine's load was {found['load before']:.1f} on {found['cores']} cores when they began."]
     lines += ["SSPG's steps include resets, some 5% of them at first and fewer as episodes grow longer.", ""]
-    lines += ["| | steps/s |", "|---|---|", f"| SSPG | {mine:,.0f} |", f"| SB3's A2C, SubprocVecEnv | {other:,.0f} |"]
+    lines += ["| | steps/s |", "|---|---|"]
+    for name, key, middle in (("SSPG", "sspg", mine), ("SB3's A2C, SubprocVecEnv", "a2c, SubprocVecEnv", other)):
+        lines += [f"| {name} | {middle:,.0f} ({min(found[key]):,.0f} to {max(found[key]):,.0f}) |"]
     return [*lines, f"| ratio (to reach: 3) | {mine / other:.1f} |", ""]
 
 

@@ -107,6 +107,7 @@ def test_deterministic_policies_take_the_mean_or_the_likeliest():
         ({"observations.mean": np.zeros(1)}, {}),
         ({"observations.std": np.array([1.0, 1.0, 1.0, 0.0])}, {}),
         ({}, {"limit": "abc"}),
+        ({}, {"limit": None}),
         ({}, {"limit": "nan"}),
         ({}, {"choices": "a,b"}),
     ],

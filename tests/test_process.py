@@ -245,6 +245,21 @@ def test_truncated_damaged_and_foreign_files_are_refused(tmp_path):
         LearningProcess.load(tmp_path / "missing.npz")
 
 
+def test_the_digest_tells_processes_apart_and_nothing_else():
+    ring = np.array([[[0, 1, 0], [0, 0, 1], [1, 0, 0]]], dtype=float)
+    one = LearningProcess(ring, [0, 1, 5], [1, 0, 0])
+    wide = sp.csr_array(ring[0])
+    wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
+    assert one.digest == LearningProcess([wide], [0, 1, 5], [1, 0, 0]).digest
+    others = [
+        LearningProcess(ring, [[0], [1], [5]], [1, 0, 0]),  # rewards of actions, not of arrivals
+        LearningProcess(ring, [0, 1, 6], [1, 0, 0]),
+        LearningProcess(ring, [0, 1, 5], [1, 0, 0], names="abc"),
+        one.with_time_limit(2),
+    ]
+    assert len({process.digest for process in (one, *others)}) == 5
+
+
 def test_a_failed_save_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     path = tmp_path / "p.npz"
     process, _ = gallery.corridor()

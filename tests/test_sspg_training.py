@@ -451,7 +451,10 @@ def test_a_run_that_began_with_a_policy_is_resumed_to_the_same_bytes(tmp_path, h
 
 def test_tensorboard_keeps_what_came_before_a_resumption(tmp_path, monkeypatch):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.summary.writer import event_file_writer
 
+    # Files of the same second are read in the order of their numbers, as text: 9 after 10.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     monkeypatch.setattr("steadyrl.sspg.training._TENSORBOARD_EVERY", 0.0)
     settings = Settings(updates=6, **SMALL)
     with pytest.raises(StopHereError):
@@ -474,21 +477,27 @@ class Unseeded(gymnasium.Env):
 
     observation_space, action_space = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
 
+    def __init__(self, what):
+        self._what = what
+
     def reset(self, *, seed=None, options=None):
         self._steps = 0
         return np.zeros(2, np.float32), {}
 
     def step(self, action):
         self._steps += 1
-        seen = np.random.default_rng().uniform(-1, 1, 2).astype(np.float32)
-        return seen, 1.0, self._steps == 7, False, {}
+        drawn = np.random.default_rng().uniform(-1, 1, 2).astype(np.float32)
+        seen, reward = (drawn, 1.0) if self._what == "observations" else (np.zeros(2, np.float32), float(drawn[0]))
+        return seen, reward, self._steps == 7, False, {}
 
 
-def test_an_environment_that_does_not_repeat_itself_is_found_out(tmp_path):
+@pytest.mark.parametrize("what", ["observations", "rewards"])
+def test_an_environment_that_does_not_repeat_itself_is_found_out(tmp_path, what):
     settings = Settings(updates=3, copies=2, steps_per_update=8, cure="none", backend="serial")
-    train(Unseeded, settings, out=tmp_path / "run")
+    make = functools.partial(Unseeded, what)
+    train(make, settings, out=tmp_path / "run")
     with pytest.raises(TrainingError, match="does not repeat itself"):
-        train(Unseeded, settings, out=tmp_path / "run", resume=True)
+        train(make, settings, out=tmp_path / "run", resume=True)
 
 
 def test_files_and_folders_that_cannot_be_used_are_named_before_anything_is_run(tmp_path, monkeypatch):

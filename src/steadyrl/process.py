@@ -272,8 +272,9 @@ class LearningProcess:
         header, arrays = self._content()
         found = sha256(repr(header).encode())
         for name, values in arrays.items():
-            found.update(name.encode())
-            found.update(np.ascontiguousarray(values).tobytes())
+            numbers = values.astype(np.int64) if values.dtype.kind in "iu" else values  # however wide they came
+            found.update(f"{name} {numbers.dtype.kind} {numbers.shape}".encode())
+            found.update(np.ascontiguousarray(numbers).tobytes())
         return found.hexdigest()[:12]
 
     def _content(self) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -253,7 +253,7 @@ def load_policy(path: str | os.PathLike[str], observations: ObservationCodec, ac
         choices = tuple(map(int, metadata["choices"].split(","))) if "choices" in metadata else None
     except KeyError as error:
         raise FileFormatError(f"{os.fspath(path)!r} has no tensor {error}; save the policy again") from error
-    except (ValueError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise FileFormatError(f"{os.fspath(path)!r} is damaged ({error}); save the policy again") from error
     policy = NetworkPolicy(
         weights,

@@ -3,7 +3,7 @@
 A directory of a run holds
 
     checkpoint.npz        everything that a resumed run needs
-    policy.safetensors    the policy as of the checkpoint, for `evaluate`, `collect` and `diagnose`
+    policy.safetensors    the policy as of the checkpoint, after the first update, for `evaluate`, `collect`, `diagnose`
     history.csv           a line for each update
     tensorboard/          the same for TensorBoard, at most twice a second
 
@@ -33,6 +33,18 @@ _FREE = ("workers", "address", "checkpoint_every")
 
 def prepare_directory(out: Path, *, resume: bool) -> None:
     """Make the run's directory, and see that nothing in it would be lost."""
+    try:
+        _require_room(out, resume)
+        out.mkdir(exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise TrainingError(
+            f"out is {str(out)!r}, but no file can be written there ({error.strerror}); name another directory"
+        ) from error
+
+
+def _require_room(out: Path, resume: bool) -> None:
     if not out.absolute().parent.is_dir():
         raise TrainingError(f"out is {str(out)!r}, but there is no directory {str(out.parent)!r}; make it first")
     if out.exists() and not out.is_dir():
@@ -44,14 +56,6 @@ def prepare_directory(out: Path, *, resume: bool) -> None:
         )
     if resume and not there:
         raise TrainingError(f"there is nothing to resume: {str(out / CHECKPOINT)!r} does not exist")
-    try:
-        out.mkdir(exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            pass
-    except OSError as error:
-        raise TrainingError(
-            f"out is {str(out)!r}, but no file can be written there ({error.strerror}); name another directory"
-        ) from error
 
 
 def save_checkpoint(out: Path, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:

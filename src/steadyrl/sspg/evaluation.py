@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from steadyrl.confidence import Interval
-from steadyrl.errors import MissingExtraError, PolicyError, RolloutError, SteadyrlError
+from steadyrl.errors import MissingExtraError, PolicyError, RolloutError
 from steadyrl.rollouts.codecs import action_codec, observation_codec
 from steadyrl.rollouts.collect import collect_episodes
 from steadyrl.rollouts.episodes import Episodes
@@ -156,25 +156,29 @@ def _pictures(
         observation, _ = env.reset(seed=int(episode_seeds(seed, 0, 1)[0]))
         over = False
         while not over and len(pictures) < LONGEST:
-            pictures.append(env.render())
+            pictures.append(_picture(env, environment))
             write(row[0], observation)
             action = acted.sent(policy.act(seen.flattened(row), rng))[0]
             observation, _, terminated, truncated, _ = env.step(action)
             over = bool(terminated or truncated)
-        pictures.append(env.render())
-    except gymnasium.error.DependencyNotInstalled as error:
-        raise MissingExtraError(f"{environment} needs a package to be shown as pictures: {error}") from error
-    except SteadyrlError:
-        raise
-    except Exception as error:  # what a renderer raises without a display is anybody's
-        raise RolloutError(
-            f"{environment} could not be shown as pictures ({type(error).__name__}: {error}); on a machine without a "
-            "display MuJoCo needs MUJOCO_GL=egl (or osmesa) in the environment"
-        ) from error
+        pictures.append(_picture(env, environment))
     finally:
         rate = int(env.metadata.get("render_fps", 30))
         env.close()
     return pictures, rate
+
+
+def _picture(env: Any, name: Any) -> Any:
+    try:
+        return env.render()
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise MissingExtraError(f"{name} needs a package to be shown as pictures: {error}") from error
+    except Exception as error:  # a renderer that finds no display raises what it likes
+        by_mujoco = any("mujoco" in base.__module__ for base in type(env.unwrapped).__mro__)
+        advice = "; without a display MuJoCo needs MUJOCO_GL=egl (or osmesa) in the environment" if by_mujoco else ""
+        raise RolloutError(
+            f"{name} could not be shown as pictures ({type(error).__name__}: {error}){advice}"
+        ) from error
 
 
 def _write_video(pictures: list[Any], rate: int, target: Path) -> None:

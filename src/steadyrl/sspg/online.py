@@ -156,6 +156,7 @@ class Online:
         self._over = terminated | truncated
         self._seen_so_far.update(self._rows.data)
         self._seen_so_far.update(self._over.data)
+        self._seen_so_far.update(np.ascontiguousarray(rewards, dtype=float).data)
         return rewards, terminated, truncated & ~cut, cut
 
     def _require_finite(self, rows: Array, rewards: Array) -> None:

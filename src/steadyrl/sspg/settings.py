@@ -35,7 +35,8 @@ class Settings:
         "online", "'online': copies that never stop; 'fresh': the paper's, new rollouts for each update."
     )
     steps: int | None = _option(
-        1_000_000, "Stop after the update that reaches so many steps of all copies; if online, resets count."
+        1_000_000,
+        "Stop after the update that reaches so many steps of all copies; online with resets, fresh with the diagnosis.",
     )
     updates: int | None = _option(None, "Stop after so many updates, instead of steps.")
     copies: int | None = _option(None, "Copies of the environment (16), or rollouts for each update if fresh (1000).")

@@ -50,7 +50,7 @@ def stream_episode_length(ends: ArrayLike, *, level: float = 0.95) -> Interval:
     seen = np.asarray(ends)
     if seen.ndim != 2 or seen.dtype != bool or not seen.size:
         raise LengthsError(f"ends have shape {seen.shape} and type {seen.dtype}; give booleans [steps, copies]")
-    if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
+    if not isinstance(level, float | np.floating) or not 0 < level < 1:
         raise LengthsError(f"level is {level!r}; it must be a probability above 0 and below 1, such as 0.95")
     counts = seen.sum(axis=0).astype(float)
     return episode_length_of_counts(counts, float(len(seen)), level=level)

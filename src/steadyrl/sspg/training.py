@@ -106,8 +106,9 @@ def train(
 
     Raises:
         TrainingError: before anything is run, if settings, checkpoint or directory cannot be used; later, with the
-            number of the update, if a number is no longer finite.
+            number of the update, if a number is no longer finite, or its data cannot be had.
         PolicyError: if the policy file does not fit the environment.
+        FileFormatError: if the policy file is damaged.
 
     Example:
         >>> from steadyrl import sspg
@@ -249,7 +250,8 @@ class Run:
         if self.normaliser is not None:
             arrays |= _under("normaliser", self.normaliser.state())
         save_checkpoint(self.out, header, arrays)
-        self.learner.policy.save(self.out / POLICY)
+        if self.update:  # a new policy does not know yet what it will see, and its file could not say so
+            self.learner.policy.save(self.out / POLICY)
         save_history(self.out, self.history)
         self._saved = time.monotonic()
 
