@@ -126,8 +126,12 @@ def test_policy_files_whose_parts_do_not_fit_each_other_are_damaged(tmp_path, te
 def test_a_policy_of_one_output_can_be_trained_on(tmp_path):
     # its last weights are contiguous both ways, so that nothing copies them out of the file's read-only bytes
     actions = action_codec(spaces.Box(-1, 1, (1,)))
-    make_policy(SEEN, actions).save(tmp_path / "a.safetensors")
-    load_module(tmp_path / "a.safetensors", SEEN, actions)
+    policy = make_policy(SEEN, actions)
+    policy.save(tmp_path / "a.safetensors")
+    again = load_module(
+        tmp_path / "a.safetensors", SEEN, actions
+    )  # a warning, which is an error, if they are not copied
+    assert torch.equal(again.layers[-1].weight, policy.layers[-1].weight)
 
 
 def test_tables_fit_their_spaces_or_are_refused():

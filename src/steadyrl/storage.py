@@ -36,6 +36,15 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
         raise
 
 
+def why_not_writable(directory: Path) -> str | None:
+    """Return why no file can be written in a directory; None if one can."""
+    try:
+        with tempfile.TemporaryFile(dir=directory):
+            return None
+    except OSError as error:
+        return error.strerror or str(error)
+
+
 def plain(value: Any) -> Any:
     """Return a value as JSON has it: numpy's numbers as Python's, and null for what is not finite.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from steadyrl.errors import RolloutError
+from steadyrl.storage import why_not_writable
 
 EnvironmentId: TypeAlias = Annotated[
     str, typer.Argument(help="A Gymnasium id: CartPole-v1, Hopper-v5, HopperBulletEnv-v0, or package:Name-v0.")
@@ -43,11 +43,8 @@ def make_arguments(pairs: list[str] | None) -> dict[str, Any]:
 
 def check_out(out: Path, directory: Path) -> None:
     """Say that nothing can be written to the directory of --out, before anything is run for it."""
-    try:
-        with tempfile.TemporaryFile(dir=directory):
-            pass
-    except OSError as error:
+    reason = why_not_writable(directory)
+    if reason is not None:
         raise RolloutError(
-            f"--out is {str(out)!r}, but no file can be written in {str(directory)!r} ({error.strerror}); name another "
-            "place"
-        ) from error
+            f"--out is {str(out)!r}, but no file can be written in {str(directory)!r} ({reason}); name another place"
+        )

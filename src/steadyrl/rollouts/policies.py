@@ -233,6 +233,10 @@ def random_gaussian_policy(observation_size: int, action_shape: tuple[int, ...],
 
 def load_policy(path: str | os.PathLike[str], observations: ObservationCodec, actions: ActionCodec) -> NetworkPolicy:
     """Read a policy file and check that it fits the environment."""
+    if not isinstance(path, str | os.PathLike) or not Path(path).is_file():
+        raise PolicyError(
+            f"policy is {str(path)!r}; it must be the path of a policy file, as policy.save(path) writes it"
+        )
     tensors, metadata = read_safetensors(path)
     if metadata.get("format") != _FORMAT or metadata.get("version") not in ("1", "2"):
         raise FileFormatError(

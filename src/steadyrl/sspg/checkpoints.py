@@ -14,7 +14,6 @@ interrupted.
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 
 from steadyrl.errors import FileFormatError, TrainingError
 from steadyrl.sspg.settings import Settings
-from steadyrl.storage import load_arrays, save_arrays, write_atomically
+from steadyrl.storage import load_arrays, save_arrays, why_not_writable, write_atomically
 
 CHECKPOINT, POLICY, HISTORY = "checkpoint.npz", "policy.safetensors", "history.csv"
 _KIND = "training checkpoint"
@@ -36,12 +35,11 @@ def prepare_directory(out: Path, *, resume: bool) -> None:
     try:
         _require_room(out, resume)
         out.mkdir(exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            pass
+        reason = why_not_writable(out)
     except OSError as error:
-        raise TrainingError(
-            f"out is {str(out)!r}, but no file can be written there ({error.strerror}); name another directory"
-        ) from error
+        reason = error.strerror
+    if reason is not None:
+        raise TrainingError(f"out is {str(out)!r}, but no file can be written there ({reason}); name another directory")
 
 
 def _require_room(out: Path, resume: bool) -> None:

@@ -25,7 +25,7 @@ from typing import Any, TextIO
 import numpy as np
 import torch
 
-from steadyrl.errors import PolicyError, SteadyrlError, TrainingError
+from steadyrl.errors import SteadyrlError, TrainingError
 from steadyrl.policies import NetworkModule, as_module, linears, make_policy
 from steadyrl.rollouts.codecs import action_codec, observation_codec
 from steadyrl.rollouts.policies import NetworkPolicy, load_policy
@@ -142,7 +142,7 @@ class Run:
         self.source = as_source(environment, make_arguments)
         description = describe(self.source)
         observations, actions = observation_codec(description.observation_space), action_codec(description.action_space)
-        begin = None if policy is None else _first_file(policy, observations, actions)
+        begin = None if policy is None else load_policy(policy, observations, actions)
         self.out = None if out is None else Path(out)
         self._begun_with = "" if policy is None else sha256(Path(policy).read_bytes()).hexdigest()
         self._resumed = self._find(resume)
@@ -326,14 +326,6 @@ class Run:
     def _note(self, text: str) -> None:
         self.notes.append(text)
         self.display.note(text)
-
-
-def _first_file(path: Any, observations: Any, actions: Any) -> NetworkPolicy:
-    if not isinstance(path, str | os.PathLike) or not Path(path).is_file():
-        raise PolicyError(
-            f"policy is {str(path)!r}; it must be the path of a policy file (save() of a policy writes one)"
-        )
-    return load_policy(path, observations, actions)
 
 
 def _device(name: str) -> torch.device:
