@@ -122,8 +122,8 @@ class Online:
         if self._seen_so_far.digest() != arrays["seen"].tobytes():
             raise TrainingError(
                 f"{self._source.name} does not repeat itself: after the same seed and the same "
-                f"{len(self._log)} actions its observations, rewards or ends are others than in the interrupted run, so "
-                "that cannot be resumed; start again, or make the environment depend on its seed alone"
+                f"{len(self._log)} actions its observations, rewards or ends are others than in the interrupted run, "
+                "so that cannot be resumed; start again, or make the environment depend on its seed alone"
             )
 
     def close(self) -> None:
