@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 
 import steadyrl
-from steadyrl.confidence import crossing
-from steadyrl.diagnosis import diagnose
-from steadyrl.gathering import gather
+from steadyrl.common.storage import write_atomically
+from steadyrl.diagnosis.analysis import diagnose
+from steadyrl.diagnosis.collection import gather
+from steadyrl.lengths.confidence import crossing
 from steadyrl.rollouts.episodes import EpisodeWork
 from steadyrl.rollouts.planning import Options, make_plan
-from steadyrl.storage import write_atomically
 
 RESULTS = Path(__file__).parent / "results" / "diagnosis.json"
 

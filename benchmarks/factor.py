@@ -15,7 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from steadyrl import Settings, train
-from steadyrl.storage import write_atomically
+from steadyrl.common.storage import write_atomically
 
 RESULTS = Path(__file__).parent / "results"
 STEPS, SEEDS = 60_000, 5

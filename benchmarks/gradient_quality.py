@@ -32,9 +32,9 @@ from steadyrl import (
     stationary_distribution,
     train,
 )
-from steadyrl.policies import NetworkModule
-from steadyrl.rollouts.codecs import action_codec, observation_codec
-from steadyrl.rollouts.sources import as_source, describe
+from steadyrl.environments.codecs import action_codec, observation_codec
+from steadyrl.environments.sources import as_source, describe
+from steadyrl.policies.modules import NetworkModule
 from steadyrl.sspg.critic import Critic
 from steadyrl.sspg.drawing import see
 from steadyrl.sspg.learner import make_optimiser

@@ -41,11 +41,11 @@ from steadyrl import (
     pre_roll,
     uniform_delays,
 )
-from steadyrl.cuts import cut, first_cut_distance, stagger_distance
-from steadyrl.delays import delayed_distance
-from steadyrl.renewal import phase_distance, renewal_sequence
-from steadyrl.restaggering import Restagger
-from steadyrl.rollouts import UniformPolicy, random_gaussian_policy
+from steadyrl.lengths.delays import delayed_distance
+from steadyrl.lengths.renewal import phase_distance, renewal_sequence
+from steadyrl.lengths.truncated_episodes import cut, first_cut_distance, stagger_distance
+from steadyrl.live.staggering import Restagger
+from steadyrl.policies import UniformPolicy, random_gaussian_policy
 
 SEED = 0
 TOLERANCE = 0.01

@@ -24,7 +24,7 @@ import numpy as np
 
 from ratios import SEED, Part, compare, main, ratio_table
 from steadyrl import Perturbation, collect_episodes, collect_samples
-from steadyrl.rollouts import UniformPolicy, random_gaussian_policy
+from steadyrl.policies import UniformPolicy, random_gaussian_policy
 
 
 def rate(environment: str, policy: str, episodes: int, **options: Any) -> float:

@@ -19,7 +19,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecNormalize
 
 from steadyrl.integrations.sb3 import EnvPoolVecEnv
-from steadyrl.rollouts.policies import NetworkPolicy, Normalisation
+from steadyrl.policies.networks import NetworkPolicy, Normalisation
 
 A2C_SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {"copies": 8, "normalise": False},
@@ -86,11 +86,11 @@ class _Watcher(BaseCallback):
         if self.num_timesteps >= self._next:
             begun = time.perf_counter()
             self._next = self.num_timesteps - self.num_timesteps % self._every + self._every
-            self._look(self.num_timesteps, as_policy(self.model))
+            self._look(self.num_timesteps, resolve_policy(self.model))
             self.seconds += time.perf_counter() - begun
 
 
-def as_policy(model: Any) -> NetworkPolicy:
+def resolve_policy(model: Any) -> NetworkPolicy:
     """Return the numpy twin of an SB3 policy with tanh layers."""
     policy = model.policy
     linear = [layer for layer in policy.mlp_extractor.policy_net if isinstance(layer, torch.nn.Linear)]

@@ -33,7 +33,7 @@ import numpy as np
 
 from curves import figure, iqm, solved_at
 from steadyrl import Settings, evaluate, train
-from steadyrl.storage import write_atomically
+from steadyrl.common.storage import write_atomically
 
 RESULTS = Path(__file__).parent / "results"
 FILE, PAGE, PICTURE = RESULTS / "training.json", RESULTS / "training.md", RESULTS / "training.png"

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import steadyrl
-from steadyrl.figures import PERTURBED, QUIET, RAW, new_figure, save_figure
+from steadyrl.common.figures import PERTURBED, QUIET, RAW, new_figure, save_figure
 
 COPIES, STEPS = 24, 120
 GUIDES = ("diagnose", "cures", "league", "sspg", "rollouts", "scaling")

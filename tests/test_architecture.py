@@ -1,177 +1,97 @@
-"""The arrows of the design: which module may import which, and what the core may import at all."""
+"""The arrows of the design: which package may import which, and what the lower ones may import at all."""
 
 import ast
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import steadyrl
 
 SOURCE = Path(steadyrl.__file__).parent
-
-# From the bottom up: a module may import those of earlier lines (and helpers of its own line are listed in order).
 ORDER = [
     "errors",
-    "storage",
-    "arrays",
-    "numerics.elimination",
-    "numerics.multigrid",
-    "numerics.graphs",
-    "numerics.powers",
-    "numerics.convolution",
-    "numerics.absorbing",
-    "layers",
-    "toytext",
-    "process",
-    "tabular",
-    "chain",
-    "conditions",
-    "stationary",
-    "mixing",
-    "values",
-    "gradients",
-    "perturbation",
-    "renewal",
-    "bands",
-    "confidence",
-    "moments",
-    "batches",
-    "delays",
-    "lifetable",
-    "phase",
-    "resets",
-    "restaggering",
-    "cuts",
-    "strategies",
-    "gallery",
-    "summary",
-    "figures",
+    "common",
+    "numerics",
+    "exact",
+    "lengths",
+    "live",
     "environments",
-    "wrappers.acting",
-    "wrappers.arguments",
-    "wrappers.vectors",
-    "wrappers.perturbed_starts",
-    "wrappers.staggered_start",
-    "wrappers.pre_rolled_start",
-    "wrappers.stationary_start",
-    "wrappers.staggered_vector_env",
-    "wrappers.pre_roll",
-    "wrappers.phase_monitor",
-    "rollouts.seeding",
-    "rollouts.sources",
-    "rollouts.codecs",
-    "rollouts.policies",
-    "rollouts.envpools",
-    "rollouts.lanes",
-    "rollouts.engine",
-    "rollouts.blocks",
-    "rollouts.schedule",
-    "rollouts.worker",
-    "rollouts.processes",
-    "rollouts.clusters",
-    "rollouts.checkpoints",
-    "rollouts.progress",
-    "rollouts.files",
-    "rollouts.episodes",
-    "rollouts.samples",
-    "rollouts.planning",
-    "rollouts.jumping",
-    "rollouts.collect",
-    "wrappers.pools",
-    "wrappers.envpool_vector",
-    "integrations.sb3.envpool",
-    "integrations.sb3.staggering",
-    "integrations.sb3.making",
-    "integrations.sb3.callback",
-    "gathering",
-    "lengthfiles",
-    "convergence",
-    "diagnosis",
-    "screen",
-    "report",
     "policies",
-    "sspg.settings",
-    "sspg.line",
-    "sspg.streams",
-    "sspg.estimator",
-    "sspg.returns",
-    "sspg.normaliser",
-    "sspg.critic",
-    "sspg.learner",
-    "sspg.copies",
-    "sspg.online",
-    "sspg.fresh",
-    "sspg.drawing",
-    "sspg.checkpoints",
-    "sspg.display",
-    "sspg.training",
-    "sspg.evaluation",
-    "experiments.lab",
-    "experiments.frame",
-    "experiments.pages",
-    "experiments.running",
-    "experiments.convergence_curves",
-    "experiments.ascent",
-    "experiments.illustration",
-    "experiments.unification",
-    "experiments.gradient_check",
-    "experiments.mixing_figures",
-    "experiments.sweep",
-    "experiments.discounting",
-    "experiments.stages",
-    "experiments.elsewhere",
-    "experiments.catalogue",
-    "commands.options",
-    "commands.check",
-    "commands.collect",
-    "commands.diagnose",
-    "commands.reproduce",
-    "commands.train",
-    "commands.evaluate",
+    "wrappers",
+    "integrations",
+    "rollouts",
+    "diagnosis",
+    "sspg",
+    "experiments",
     "cli",
-    "__main__",
 ]
-EXACT = ORDER[: ORDER.index("summary") + 1]
+"""From the bottom up: a package imports itself and those before it."""
+ARRAYS_ONLY = ("errors", "common", "numerics", "exact", "lengths", "live")
 
 
-def modules():
+def imports():
+    """Yield (package, module, imported name) for every import at the top level of a module."""
     for path in sorted(SOURCE.rglob("*.py")):
-        name = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
-        if not name.endswith("__init__"):
-            yield name, ast.parse(path.read_text())
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        if parts[0] in ("__init__", "__main__"):
+            continue
+        for node in ast.parse(path.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [f"steadyrl.{a.name}" for a in node.names] if node.module == "steadyrl" else [node.module]
+            for name in names:
+                yield parts[0], ".".join(parts), name
 
 
-def imports(tree, *, top_level):
-    nodes = tree.body if top_level else list(ast.walk(tree))
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            if node.module in ("steadyrl", "steadyrl.numerics", "steadyrl.experiments"):
-                yield from (f"{node.module}.{alias.name}" for alias in node.names)
-            else:
-                yield node.module
+def test_every_package_imports_only_those_before_it():
+    for package, module, name in imports():
+        if name.startswith("steadyrl.") and name != "steadyrl.__version__":
+            allowed = ORDER[: ORDER.index(package) + 1]
+            assert name.split(".")[1] in allowed, f"{module} imports {name}, which comes after {package}"
 
 
-def test_every_module_has_its_place_and_imports_point_down():
-    for name, tree in modules():
-        assert name in ORDER, f"{name} has no place in the order of modules"
-        below = ORDER[: ORDER.index(name)]
-        for imported in imports(tree, top_level=True):
-            if imported.startswith("steadyrl.") and imported != "steadyrl.__version__":
-                assert imported.removeprefix("steadyrl.") in below, f"{name} imports {imported}"
+def test_what_works_on_arrays_imports_numpy_and_scipy_only():
+    for package, module, name in imports():
+        root = name.split(".")[0]
+        if package in ARRAYS_ONLY:
+            assert root in {*sys.stdlib_module_names, "numpy", "scipy", "steadyrl"}, f"{module} imports {name}"
 
 
-def test_exact_modules_import_numpy_and_scipy_only():
-    for name, tree in modules():
-        if name in EXACT:
-            for imported in imports(tree, top_level=True):
-                root = imported.split(".")[0]
-                assert root in {*sys.stdlib_module_names, "numpy", "scipy", "steadyrl"}, f"{name} imports {imported}"
-
-
-def test_importing_steadyrl_loads_no_heavy_library():
-    # Gymnasium is loaded: since its 1.0 an environment is registered by an import, and StateSweep-v0 is by ours.
-    code = "import sys, steadyrl; print([m for m in ('torch', 'ray', 'envpool', 'matplotlib') if m in sys.modules])"
+@pytest.mark.parametrize(
+    ("statement", "unwanted"),
+    [
+        (
+            "import steadyrl.lengths",
+            ["gymnasium", "torch", "steadyrl.exact", "steadyrl.rollouts", "steadyrl.numerics.absorbing"],
+        ),
+        ("import steadyrl.exact", ["gymnasium", "torch", "steadyrl.lengths"]),
+        ("import steadyrl; steadyrl.StaggeredVectorEnv", ["torch", "ray", "envpool", "matplotlib", "steadyrl.exact"]),
+        ("import steadyrl; steadyrl.collect_episodes", ["torch", "ray", "envpool", "matplotlib"]),
+    ],
+)
+def test_what_is_not_needed_is_not_loaded(statement, unwanted):
+    code = f"import sys; {statement}; print([m for m in {unwanted} if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("first", ["gymnasium", "steadyrl"])
+def test_the_state_sweep_is_registered_whoever_is_imported_first(first):
+    second = {"gymnasium": "steadyrl", "steadyrl": "gymnasium"}[first]
+    code = f"import {first}, {second}; print(gymnasium.make('steadyrl/StateSweep-v0', n=7).unwrapped.n)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout.strip() == "7"
+
+
+def test_every_public_name_is_there_and_every_package_says_what_it_is():
+    for name in steadyrl.__all__:
+        assert getattr(steadyrl, name) is not None
+    for package in ORDER[1:]:
+        text = ast.get_docstring(ast.parse((SOURCE / package / "__init__.py").read_text()))
+        rooms = {path.stem for path in (SOURCE / package).iterdir() if path.suffix == ".py" or path.is_dir()}
+        rooms -= {"__init__", "__pycache__", "page"}
+        assert all(f"`{room}`" in text for room in rooms), (
+            f"{package} does not list {sorted(r for r in rooms if f'`{r}`' not in text)}"
+        )

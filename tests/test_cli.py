@@ -7,7 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from steadyrl import Episodes, LearningProcess, Perturbation, average_episode_length, gallery, perturb, uniform_policy
+from steadyrl import Episodes, LearningProcess, Perturbation, average_episode_length, perturb, uniform_policy
+from steadyrl.exact import gallery
 
 
 def run(*arguments):

@@ -7,19 +7,19 @@ import pytest
 
 from steadyrl import (
     EpisodeLengths,
-    LengthsError,
     average_episode_length,
     bootstrap,
     collect_episodes,
-    gallery,
     phase_distance,
     phase_mixing_time,
     stationary_distribution,
     steady_state_mean,
     steady_state_performance,
 )
-from steadyrl.bands import _distance, _gaps, distance_band
-from steadyrl.confidence import Interval
+from steadyrl.common.intervals import Interval
+from steadyrl.errors import LengthsError
+from steadyrl.exact import gallery
+from steadyrl.lengths.distance_bands import _distance, _gaps, distance_band
 
 
 def covered(hits, repeats, level=0.9):

@@ -10,23 +10,21 @@ import pytest
 import steadyrl
 from steadyrl import (
     EpisodeLengths,
-    FileFormatError,
-    LengthsError,
     MissingExtraError,
-    RolloutError,
     average_episode_length,
     batch_distance,
     collect_episodes,
     diagnose,
     diagnose_lengths,
-    gallery,
     load_lengths,
     phase_mixing_time,
     renewal_sequence,
 )
-from steadyrl.convergence import convergence
-from steadyrl.gathering import concatenate, gather, split
-from steadyrl.lengthfiles import read_lengths, write_lengths
+from steadyrl.diagnosis.collection import concatenate, gather, split
+from steadyrl.diagnosis.mcmc import convergence
+from steadyrl.errors import FileFormatError, LengthsError, RolloutError
+from steadyrl.exact import gallery
+from steadyrl.lengths.files import read_lengths, write_lengths
 
 KEYS = {
     "environment",

@@ -10,8 +10,10 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import steadyrl
-from steadyrl import LearningProcess, ProcessError, collect_episodes, gallery, uniform_policy
-from steadyrl.environments import ProcessEnv, StateSweepEnv
+from steadyrl import LearningProcess, collect_episodes, uniform_policy
+from steadyrl.environments.process_env import ProcessEnv, StateSweepEnv
+from steadyrl.errors import ProcessError
+from steadyrl.exact import gallery
 
 ENTRIES = {
     "corridor": gallery.corridor(3),

@@ -10,7 +10,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from steadyrl import MissingExtraError
 from steadyrl.errors import PoolError, ResetMaskError
-from steadyrl.wrappers.envpool_vector import EnvPoolVectorEnv
+from steadyrl.integrations.envpool.vector_env import EnvPoolVectorEnv
 
 TWINS = ["CartPole-v1", "FrozenLake-v1", "Pendulum-v1", "Hopper-v5"]
 DICT = "FetchReach-v4"

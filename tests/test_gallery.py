@@ -13,7 +13,6 @@ from steadyrl import (
     distances,
     episode_performance,
     expected_visits,
-    gallery,
     gradient_bias,
     marginals,
     mixing_time,
@@ -26,6 +25,7 @@ from steadyrl import (
     steady_state_performance,
     uniform_policy,
 )
+from steadyrl.exact import gallery
 
 
 @pytest.mark.parametrize("n", [1, 2, 7])

@@ -5,17 +5,17 @@ import pytest
 
 from processes import random_process
 from steadyrl import (
-    LengthsError,
     Perturbation,
     collect_episodes,
     collect_samples,
-    gallery,
     marginal_moments,
     marginals,
     perturb,
     stationary_distribution,
 )
-from steadyrl.rollouts.episodes import AgeSums
+from steadyrl.errors import LengthsError
+from steadyrl.exact import gallery
+from steadyrl.lengths.age_sums import AgeSums
 
 
 def exact_sums(process, policy, values, ages=4000):

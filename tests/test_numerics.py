@@ -9,7 +9,6 @@ import scipy.sparse as sp
 
 from processes import random_process, slippery_grid
 from steadyrl import (
-    AccuracyError,
     LearningProcess,
     average_episode_length,
     check_episodic,
@@ -19,6 +18,7 @@ from steadyrl import (
     steady_state_policy_gradient,
     uniform_policy,
 )
+from steadyrl.errors import AccuracyError
 from steadyrl.numerics import absorbing, graphs, multigrid
 from steadyrl.numerics.absorbing import AbsorbingChain
 

@@ -8,12 +8,10 @@ from processes import dense_chain, random_process
 from steadyrl import (
     LearningProcess,
     Perturbation,
-    PerturbationError,
     average_episode_length,
     coupled_sampling,
     distances,
     episode_performance,
-    gallery,
     mixing_time,
     period,
     perturb,
@@ -22,6 +20,8 @@ from steadyrl import (
     stationary_distribution,
     uniform_policy,
 )
+from steadyrl.errors import PerturbationError
+from steadyrl.exact import gallery
 
 
 @pytest.mark.parametrize("epsilon", [0, 1, -0.1, 1.5, np.nan, np.inf, "0.5", None, True])

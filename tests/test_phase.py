@@ -13,12 +13,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from scipy.stats import binom, norm
 
 from scripted import Drawn, Scripted
-from steadyrl import DelaysError, EpisodeLengths, PhaseMonitor, StaggeredVectorEnv, batch_distance, phase_distance
-from steadyrl.delays import stationary_ages
-from steadyrl.errors import PhaseLockWarning
-from steadyrl.lifetable import LifeTable
-from steadyrl.phase import PhaseTracker
-from steadyrl.restaggering import Restagger
+from steadyrl import EpisodeLengths, PhaseMonitor, StaggeredVectorEnv, batch_distance, phase_distance
+from steadyrl.errors import DelaysError, PhaseLockWarning
+from steadyrl.lengths.delays import stationary_ages
+from steadyrl.lengths.life_table import LifeTable
+from steadyrl.live.phase import PhaseTracker
+from steadyrl.live.staggering import Restagger
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 CONVENTIONS = pytest.mark.parametrize("same_step", [False, True], ids=["next step", "same step"])

@@ -5,10 +5,20 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from steadyrl import FileFormatError, PolicyError
-from steadyrl.policies import CategoricalPolicy, GaussianPolicy, SoftmaxTable, as_module, load_module, make_policy
-from steadyrl.rollouts.codecs import action_codec, observation_codec
-from steadyrl.rollouts.policies import TabularPolicy, as_policy, load_policy, read_safetensors, write_safetensors
+from steadyrl.environments.codecs import action_codec, observation_codec
+from steadyrl.errors import FileFormatError, PolicyError
+from steadyrl.policies.choosing import resolve_policy
+from steadyrl.policies.files import load_policy
+from steadyrl.policies.modules import (
+    CategoricalPolicy,
+    GaussianPolicy,
+    SoftmaxTable,
+    as_module,
+    load_module,
+    make_policy,
+)
+from steadyrl.policies.tables import TabularPolicy
+from steadyrl.policies.tensors import read_safetensors, write_safetensors
 
 SEEN = observation_codec(spaces.Box(-1, 1, (4,)))
 SPACES = {
@@ -136,13 +146,13 @@ def test_a_policy_of_one_output_can_be_trained_on(tmp_path):
 
 def test_tables_fit_their_spaces_or_are_refused():
     seen, actions = observation_codec(spaces.Discrete(3)), action_codec(spaces.Discrete(2, start=5))
-    table, _ = as_policy(np.array([[0.0, 1.0]] * 3), seen, actions, seed=0)
+    table, _ = resolve_policy(np.array([[0.0, 1.0]] * 3), seen, actions, seed=0)
     assert (table.act(np.eye(3), np.random.default_rng(0)) == 6).all()
     assert (table.likeliest().act(np.eye(3), np.random.default_rng(0)) == 6).all()
     wrong = [np.full((3, 2), np.nan), [[2, -1]] * 3, [[1.0], [0.5, 0.5]], [["a", "b"]] * 3, np.full((2, 2), 0.5)]
     for bad in (*wrong, SoftmaxTable(np.zeros((3, 4))).numpy()):
         with pytest.raises(PolicyError, match=r"\[S, A\]"):
-            as_policy(bad, seen, actions, seed=0)
+            resolve_policy(bad, seen, actions, seed=0)
 
 
 def test_observations_that_are_numbers_become_unit_vectors():

@@ -8,24 +8,21 @@ import scipy.sparse as sp
 
 from processes import random_process
 from steadyrl import (
-    AccuracyError,
-    FileFormatError,
     LearningProcess,
     NotEpisodicError,
     Perturbation,
-    PolicyError,
-    ProcessError,
     SteadyrlError,
     action_values,
     average_episode_length,
     check_episodic,
     episode_performance,
-    gallery,
     perturb,
     softmax_policy,
     stationary_distribution,
     uniform_policy,
 )
+from steadyrl.errors import AccuracyError, FileFormatError, PolicyError, ProcessError
+from steadyrl.exact import gallery
 
 LOOP = np.array([[[0.0, 1.0], [1.0, 0.0]]])
 

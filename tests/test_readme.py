@@ -7,7 +7,7 @@ import gymnasium
 import pytest
 
 import steadyrl
-from steadyrl.screen import verdict
+from steadyrl.diagnosis.wording import verdict
 
 README = Path(__file__).parent.parent / "README.md"
 

@@ -9,20 +9,18 @@ from hypothesis import given
 from processes import dense_chain, processes, random_process
 from steadyrl import (
     EpisodeLengths,
-    LengthsError,
-    MixingTimeError,
     Perturbation,
     average_episode_length,
     distances,
-    gallery,
-    layers,
     period,
     perturb,
     phase_distance,
     phase_mixing_time,
     renewal_sequence,
 )
-from steadyrl.renewal import start_sequence
+from steadyrl.errors import LengthsError, MixingTimeError
+from steadyrl.exact import gallery, time_limits
+from steadyrl.lengths.renewal import start_sequence
 
 
 def exact_lengths(process, policy, longest=20_000):
@@ -62,7 +60,7 @@ def test_where_states_carry_their_age_the_phase_distance_is_the_distance(seed):
     base, _ = gallery.self_loops(0.1 + 0.04 * seed)
     process = base.with_time_limit(12)
     full = np.ones((process.n_states, 1))
-    lengths = EpisodeLengths(layers.length_probabilities(process.layers, full))
+    lengths = EpisodeLengths(time_limits.length_probabilities(process.layers, full))
     phase, states = phase_distance(lengths, 80), distances(process, full, 80)
     assert (states <= phase + 1e-12).all()
     # Ages of running episodes are states here; only the terminal state forgets its age, at most its share apart.
@@ -112,7 +110,7 @@ def test_transforms_and_recursion_give_the_same_sequence(monkeypatch):
     rng = np.random.default_rng(1)
     lengths = EpisodeLengths.from_gymnasium(rng.integers(50, 3000, size=5000))
     plain = renewal_sequence(lengths, 20_000)
-    monkeypatch.setattr("steadyrl.renewal._FILTER_WORK", 0)
+    monkeypatch.setattr("steadyrl.lengths.renewal._FILTER_WORK", 0)
     np.testing.assert_allclose(renewal_sequence(lengths, 20_000), plain, atol=1e-13)
     assert renewal_sequence(lengths, 100_000)[-1] == pytest.approx(1 / lengths.mean, rel=1e-9)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from steadyrl import diagnose, diagnose_lengths, phase_mixing_time
-from steadyrl.perturbation import Perturbation
-from steadyrl.report import render, write_report
+from steadyrl.common.detours import Perturbation
+from steadyrl.diagnosis.report import render, write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")

@@ -14,17 +14,18 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 from typer.testing import CliRunner
 
-from steadyrl import EpisodeLengths, Perturbation, collect_episodes, errors, gallery, phase_distance, policy_gradient
+from steadyrl import EpisodeLengths, Perturbation, collect_episodes, errors, phase_distance, policy_gradient
 from steadyrl.cli import app
-from steadyrl.experiments import elsewhere, gradient_check, mixing_figures, sweep
+from steadyrl.exact import gallery
+from steadyrl.experiments import elsewhere, figure_2, figure_3, figure_3b
 from steadyrl.experiments.ascent import Ascent, Baseline, CommonNoise, every_step, squared_length
 from steadyrl.experiments.catalogue import EXPERIMENTS, named
 from steadyrl.experiments.convergence_curves import Plan
-from steadyrl.experiments.frame import Experiment, Finding, Result, interval_text, plain, unplain
-from steadyrl.experiments.lab import Lab
+from steadyrl.experiments.experiment import Experiment, Finding, Result, interval_text, plain, unplain
 from steadyrl.experiments.pages import page_of, render_markdown, render_markdown_index, verdict
 from steadyrl.experiments.running import UNFINISHED, cost_text, draw, reproduce
-from steadyrl.policies import SoftmaxTable
+from steadyrl.experiments.workspace import Lab
+from steadyrl.policies.modules import SoftmaxTable
 from steadyrl.sspg import steady_state_gradient
 
 COMMITTED = Path(__file__).parent.parent / "docs" / "reproduction"
@@ -114,7 +115,7 @@ def scripted(calls, interrupt_at=None):
         return {"sum": sum(found)}, {"parts": np.array(found)}
 
     def picture(result):
-        from steadyrl.figures import new_figure
+        from steadyrl.common.figures import new_figure
 
         return new_figure()[0]
 
@@ -240,7 +241,7 @@ def test_the_sweeps_limit_is_that_of_long_sweeps():
     lengths = EpisodeLengths.from_gymnasium([n - 1])
     distance = phase_distance(lengths, 3 * n, Perturbation.for_average_episode_length(n))
     for multiple in (1, 2, 3):
-        assert sweep.limit_distance(multiple) == pytest.approx(distance[multiple * n], rel=0.01)
+        assert figure_3b.limit_distance(multiple) == pytest.approx(distance[multiple * n], rel=0.01)
 
 
 def test_the_squared_length_is_not_inflated_by_noise():
@@ -272,7 +273,7 @@ def test_every_step_of_complete_episodes_estimates_the_true_gradient():
 
 
 def test_common_noise_gives_the_same_episodes_to_the_same_policy_and_nearly_the_same_to_a_near_one(tmp_path):
-    ascent = Ascent(gradient_check.HOPPER, Lab(0, tmp_path))
+    ascent = Ascent(figure_2.HOPPER, Lab(0, tmp_path))
     first, again = (ascent.returns(f"r{i}", 12, seed=5) for i in range(2))
     np.testing.assert_array_equal(first, again)
     ascent.parameters = ascent.parameters + 1e-6
@@ -297,7 +298,7 @@ def test_the_baseline_is_the_nearest_quadratic():
 
 def test_costs_are_shown_where_they_matter():
     assert cost_text(EXPERIMENTS, "quick") == ""
-    paper = cost_text([gradient_check.EXPERIMENT], "paper")
+    paper = cost_text([figure_2.EXPERIMENT], "paper")
     assert "core-hours" in paper
     assert "HopperBulletEnv-v0" in paper
     laptop = sum(cost.hours for e in EXPERIMENTS for cost in e.cost(e.settings["laptop"]))
@@ -305,13 +306,13 @@ def test_costs_are_shown_where_they_matter():
 
 
 def test_the_papers_sizes():
-    settings = gradient_check.EXPERIMENT.settings["paper"]
+    settings = figure_2.EXPERIMENT.settings["paper"]
     assert settings.windows == ((0, 30), (100, 130))
     assert settings.learning_rate == 5e-4
     assert set(settings.gradient_episodes) == {10_000_000}
-    assert sweep.EXPERIMENT.settings["laptop"].rollouts == 30_000_000
-    assert {plan.rollouts for plan in mixing_figures.EXPERIMENT.settings["paper"].plans} == {100_000}
-    share = max(gradient_check.EXPERIMENT.settings["laptop"].gradient_episodes) / 10_000_000
+    assert figure_3b.EXPERIMENT.settings["laptop"].rollouts == 30_000_000
+    assert {plan.rollouts for plan in figure_3.EXPERIMENT.settings["paper"].plans} == {100_000}
+    share = max(figure_2.EXPERIMENT.settings["laptop"].gradient_episodes) / 10_000_000
     assert share <= 0.01
 
 
@@ -360,27 +361,27 @@ def ascent_of_known_slope(settings, *, noise):
 @pytest.mark.parametrize(("step", "power"), [("without", 1), ("with", 2)])
 def test_figure_2_finds_what_is_there(step, power):
     # Ratios are known to a few percent here; the bounds are far outside.
-    settings = replace(gradient_check.EXPERIMENT.settings["laptop"], step=step)
+    settings = replace(figure_2.EXPERIMENT.settings["laptop"], step=step)
     table = ascent_of_known_slope(settings, noise=20.0)
     checks = {"0": {"time": 36, "rollouts": 100, "ratio": {"value": 1.0, "low": 0.9, "high": 1.1}}}
-    numbers, arrays = gradient_check._summarise(settings, table, checks)
+    numbers, arrays = figure_2._summarise(settings, table, checks)
     result = Result("figure-2", "laptop", 0, plain(vars(settings)), unplain(plain(numbers)), arrays)
-    page = page_of(gradient_check.EXPERIMENT, result)
+    page = page_of(figure_2.EXPERIMENT, result)
     assert page.verdict == "agrees, in all 5 claims"
     late = numbers["windows"][1]
     assert late["ratio with"]["value"] == pytest.approx(1, abs=0.05)
     shrink = np.array([(table[0]["lengths"].mean() / row["lengths"].mean()) ** power for row in table[100:130]])
     assert late["ratio without"]["value"] == pytest.approx(shrink.mean(), rel=0.1)
     assert numbers["growth"]["100"] == pytest.approx(7 - 6 / 12, rel=0.1)  # T = l + 1
-    assert gradient_check.draw(result) is not None
+    assert figure_2.draw(result) is not None
     assert len(page.departures) == 7
 
 
 def test_figure_2_does_not_agree_with_a_wrong_gradient():
-    settings = gradient_check.EXPERIMENT.settings["laptop"]
+    settings = figure_2.EXPERIMENT.settings["laptop"]
     table = ascent_of_known_slope(settings, noise=20.0)
     for row in table:
         row["squared"] *= 2
-    numbers, arrays = gradient_check._summarise(settings, table, {})
+    numbers, arrays = figure_2._summarise(settings, table, {})
     result = Result("figure-2", "laptop", 0, plain(vars(settings)), unplain(plain(numbers)), arrays)
-    assert [found.verdict for found in gradient_check.findings(result)][:2] == ["differs", "differs"]
+    assert [found.verdict for found in figure_2.findings(result)][:2] == ["differs", "differs"]

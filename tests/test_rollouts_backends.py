@@ -15,19 +15,15 @@ import numpy as np
 import pytest
 
 from scripted import Dice, Faulty, same
-from steadyrl import (
+from steadyrl import Episodes, MissingExtraError, NotEpisodicError, collect_episodes, collect_samples
+from steadyrl.errors import (
     EnvironmentRaisedError,
-    Episodes,
     EpisodeTooLongError,
     FileFormatError,
-    MissingExtraError,
     NonFiniteError,
-    NotEpisodicError,
     RolloutError,
     StepTimeoutError,
     WorkerLostError,
-    collect_episodes,
-    collect_samples,
 )
 from steadyrl.rollouts import planning
 from steadyrl.rollouts.checkpoints import Checkpoint

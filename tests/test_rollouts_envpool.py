@@ -11,8 +11,9 @@ import pytest
 from scipy.stats import ks_2samp
 
 from scripted import Dice, same
-from steadyrl import EpisodeTooLongError, MissingExtraError, RolloutError, collect_episodes, collect_samples
-from steadyrl.rollouts import envpools
+from steadyrl import MissingExtraError, collect_episodes, collect_samples
+from steadyrl.errors import EpisodeTooLongError, RolloutError
+from steadyrl.integrations.envpool import twins
 
 TWINS = [
     ("CartPole-v1", "uniform", 2000, {}),
@@ -97,7 +98,7 @@ def test_what_envpool_cannot_run_is_said(environment, arguments, words):
 
 
 def test_without_envpool_the_pip_line_is_named(monkeypatch):
-    monkeypatch.setattr(envpools, "find_spec", lambda name: None)
+    monkeypatch.setattr(twins, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'steadyrl\[envpool\]'"):
         collect_episodes("CartPole-v1", "uniform", 5, backend="envpool")
     assert "EnvPool is not installed" in collect_episodes("CartPole-v1", "uniform", 5).notes[0]

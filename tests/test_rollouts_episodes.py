@@ -8,10 +8,11 @@ import pytest
 from gymnasium import spaces
 
 from scripted import Dice, Spaces, same
-from steadyrl import Episodes, FileFormatError, PolicyError, RolloutError, collect_episodes
-from steadyrl.rollouts.episodes import count_ages
-from steadyrl.rollouts.seeding import episode_seeds
-from steadyrl.storage import save_arrays
+from steadyrl import Episodes, collect_episodes
+from steadyrl.common.storage import save_arrays
+from steadyrl.environments.seeding import episode_seeds
+from steadyrl.errors import FileFormatError, PolicyError, RolloutError
+from steadyrl.lengths.age_sums import count_ages
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from steadyrl import FileFormatError, PolicyError, collect_episodes
-from steadyrl.rollouts import NetworkPolicy, TabularPolicy, random_gaussian_policy
-from steadyrl.rollouts.codecs import action_codec, observation_codec
-from steadyrl.rollouts.policies import load_policy, read_safetensors, write_safetensors
+from steadyrl import collect_episodes
+from steadyrl.environments.codecs import action_codec, observation_codec
+from steadyrl.errors import FileFormatError, PolicyError
+from steadyrl.policies import NetworkPolicy, TabularPolicy, random_gaussian_policy
+from steadyrl.policies.files import load_policy
+from steadyrl.policies.tensors import read_safetensors, write_safetensors
 
 N = 20_000  # draws in each test; comparisons at 5 standard errors, a false alarm in 6e-7 each
 

@@ -9,7 +9,8 @@ import pytest
 import ray
 
 from scripted import Dice, Faulty, NodeDice, same
-from steadyrl import EnvironmentRaisedError, StepTimeoutError, collect_episodes
+from steadyrl import collect_episodes
+from steadyrl.errors import EnvironmentRaisedError, StepTimeoutError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::FutureWarning"),

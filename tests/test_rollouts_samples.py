@@ -11,14 +11,16 @@ import pytest
 
 import steadyrl
 from scripted import Dice, Faulty, same
-from steadyrl import EpisodeLengths, Perturbation, RolloutError, Samples, collect_episodes, collect_samples, gallery
-from steadyrl.confidence import mixing_time_or_never
+from steadyrl import EpisodeLengths, Perturbation, Samples, collect_episodes, collect_samples
+from steadyrl.environments.codecs import action_codec, observation_codec
+from steadyrl.environments.sources import as_source
+from steadyrl.errors import RolloutError
+from steadyrl.exact import gallery
+from steadyrl.lengths.confidence import mixing_time_or_never
+from steadyrl.policies.networks import UniformPolicy
 from steadyrl.rollouts.blocks import Block, Task
-from steadyrl.rollouts.codecs import action_codec, observation_codec
 from steadyrl.rollouts.engine import Episode
-from steadyrl.rollouts.policies import UniformPolicy
 from steadyrl.rollouts.samples import SampleCollector, SampleWork
-from steadyrl.rollouts.sources import as_source
 from steadyrl.sspg.fresh import when_steady
 
 PERTURBATIONS = {

@@ -32,10 +32,10 @@ from stable_baselines3.common.vec_env import (
 )
 
 from scripted import Clock, Dice, Mortal, Push
-from steadyrl import DelaysError, EpisodeLengths, design_delays
-from steadyrl.errors import CopyLostError, PhaseLockWarning, PoolError, WrapperError
+from steadyrl import EpisodeLengths, design_delays
+from steadyrl.errors import CopyLostError, DelaysError, PhaseLockWarning, PoolError, WrapperError
+from steadyrl.integrations.envpool.vector_env import EnvPoolVectorEnv
 from steadyrl.integrations.sb3 import EnvPoolVecEnv, SteadyStateCallback, SteadyVecEnv, make_steady_vec_env
-from steadyrl.wrappers.envpool_vector import EnvPoolVectorEnv
 
 torch.set_num_threads(1)
 multiprocessing.set_forkserver_preload(["stable_baselines3", "scripted"])  # imported once, not in every copy

@@ -13,15 +13,12 @@ from gymnasium.spaces import Discrete
 
 from steadyrl import (
     LearningProcess,
-    LengthsError,
     Perturbation,
-    PolicyError,
     Samples,
     average_episode_length,
     classic_gradient,
     collect_episodes,
     collect_samples,
-    gallery,
     gradient_bias,
     mixing_time,
     policy_gradient,
@@ -30,8 +27,10 @@ from steadyrl import (
     steady_state_gradient,
     stream_episode_length,
 )
-from steadyrl.policies import CategoricalPolicy, SoftmaxTable
-from steadyrl.rollouts.codecs import action_codec, observation_codec
+from steadyrl.environments.codecs import action_codec, observation_codec
+from steadyrl.errors import LengthsError, PolicyError
+from steadyrl.exact import gallery
+from steadyrl.policies.modules import CategoricalPolicy, SoftmaxTable
 from steadyrl.sspg.streams import RunningLength
 
 SIGMAS = 5.0

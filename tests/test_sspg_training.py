@@ -16,13 +16,15 @@ import torch
 from gymnasium import spaces
 from gymnasium.envs.registration import register, registry
 
-from steadyrl import PolicyError, RolloutError, Settings, TrainingError, collect_episodes, evaluate, gallery, train
-from steadyrl.policies import SoftmaxTable, make_policy
-from steadyrl.rollouts.codecs import action_codec, observation_codec
-from steadyrl.rollouts.policies import load_policy
-from steadyrl.rollouts.sources import as_source, describe
+from steadyrl import Settings, collect_episodes, evaluate, train
+from steadyrl.common.storage import load_arrays, save_arrays
+from steadyrl.environments.codecs import action_codec, observation_codec
+from steadyrl.environments.sources import as_source, describe
+from steadyrl.errors import PolicyError, RolloutError, TrainingError
+from steadyrl.exact import gallery
+from steadyrl.policies.files import load_policy
+from steadyrl.policies.modules import SoftmaxTable, make_policy
 from steadyrl.sspg.returns import lambda_advantages
-from steadyrl.storage import load_arrays, save_arrays
 
 FILES = ("checkpoint.npz", "policy.safetensors", "history.csv")
 
@@ -175,8 +177,8 @@ def test_the_factor_is_felt_by_sgd_and_not_by_adam():
 
 
 def first_weights():
-    from steadyrl.policies import make_policy
-    from steadyrl.rollouts.codecs import action_codec, observation_codec
+    from steadyrl.environments.codecs import action_codec, observation_codec
+    from steadyrl.policies.modules import make_policy
 
     env = gymnasium.make("CartPole-v1")
     policy = make_policy(observation_codec(env.observation_space), action_codec(env.action_space), seed=0)
@@ -204,9 +206,9 @@ def test_lambda_returns_by_their_definition():
 def test_a_time_limit_is_an_end_or_is_bootstrapped(truncation, beyond):
     from types import SimpleNamespace
 
-    from steadyrl.policies import make_policy
-    from steadyrl.rollouts.codecs import action_codec, observation_codec
-    from steadyrl.rollouts.sources import as_source, describe
+    from steadyrl.environments.codecs import action_codec, observation_codec
+    from steadyrl.environments.sources import as_source, describe
+    from steadyrl.policies.modules import make_policy
     from steadyrl.sspg.drawing import OnlineDrawing, Scene
 
     source = as_source(Clock)

@@ -9,7 +9,6 @@ from scipy.stats import norm
 
 from steadyrl import (
     Delays,
-    DelaysError,
     EpisodeLengths,
     compare_strategies,
     design_delays,
@@ -19,8 +18,9 @@ from steadyrl import (
     renewal_sequence,
     uniform_delays,
 )
-from steadyrl.cuts import cut, first_cut_distance, stagger_distance
-from steadyrl.delays import assigned_distance, delayed_distance, drawn_distance, stationary_ages
+from steadyrl.errors import DelaysError
+from steadyrl.lengths.delays import assigned_distance, delayed_distance, drawn_distance, stationary_ages
+from steadyrl.lengths.truncated_episodes import cut, first_cut_distance, stagger_distance
 
 
 def bell(mean, deviation, longest):

@@ -8,8 +8,6 @@ from processes import dense_chain, random_process, stationary_by_null_space, val
 from steadyrl import (
     LearningProcess,
     Perturbation,
-    PolicyError,
-    ProcessError,
     action_values,
     average_episode_length,
     check_episodic,
@@ -17,7 +15,6 @@ from steadyrl import (
     episode_performance,
     expected_visits,
     extend_policy,
-    gallery,
     marginals,
     mixing_time,
     period,
@@ -29,6 +26,8 @@ from steadyrl import (
     total_variation,
     uniform_policy,
 )
+from steadyrl.errors import PolicyError, ProcessError
+from steadyrl.exact import gallery
 
 
 def limited_case(seed, kind=None, arrival=True):

@@ -19,26 +19,23 @@ from scipy.stats import chisquare
 import steadyrl
 from scripted import Drawn, Scripted, Spaces
 from steadyrl import (
-    DelaysError,
     EpisodeLengths,
     Perturbation,
-    PerturbationError,
     PerturbedStarts,
     PhaseMonitor,
-    PolicyError,
     PreRolledStart,
     StaggeredStart,
     StationaryStart,
-    WrapperError,
     design_delays,
-    gallery,
     perturb,
     phase_distance,
     stationary_distribution,
     total_variation,
 )
-from steadyrl.delays import stationary_ages
-from steadyrl.environments import ProcessEnv
+from steadyrl.environments.process_env import ProcessEnv
+from steadyrl.errors import DelaysError, PerturbationError, PolicyError, WrapperError
+from steadyrl.exact import gallery
+from steadyrl.lengths.delays import stationary_ages
 
 SWEEP = "steadyrl/StateSweep-v0"
 DRAWN = EpisodeLengths.from_gymnasium(np.repeat([2, 5, 9], [5, 3, 2]))  # of Drawn

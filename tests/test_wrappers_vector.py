@@ -18,20 +18,10 @@ from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward, Rec
 from scipy.stats import chisquare
 
 from scripted import Drawn, Scripted, code
-from steadyrl import (
-    CopyLostError,
-    Delays,
-    DelaysError,
-    EpisodeLengths,
-    PhaseMonitor,
-    PolicyError,
-    StaggeredVectorEnv,
-    WrapperError,
-    design_delays,
-    pre_roll,
-)
-from steadyrl.delays import stationary_ages
-from steadyrl.resets import allowing_for_resets, unforeseen_ends
+from steadyrl import Delays, EpisodeLengths, PhaseMonitor, StaggeredVectorEnv, design_delays, pre_roll
+from steadyrl.errors import CopyLostError, DelaysError, PolicyError, WrapperError
+from steadyrl.lengths.delays import stationary_ages
+from steadyrl.lengths.next_step_delays import allowing_for_resets, unforeseen_ends
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 MODES = pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP, DISABLED], ids=lambda mode: mode.value)

@@ -40,6 +40,10 @@ class NotEpisodicError(SteadyrlError):
     """Definition 1 fails: no terminal states, or episodes that do not end."""
 
 
+class ToleranceError(SteadyrlError):
+    """The tolerance is not a distance: a total variation lies above 0 and is at most 1."""
+
+
 class MixingTimeError(SteadyrlError):
     """The mixing time was not found within the permitted steps or precision."""
 

@@ -24,10 +24,10 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.experiments.lab import Lab
+from steadyrl.environments.sources import as_source
+from steadyrl.experiments.workspace import Lab
 from steadyrl.rollouts.episodes import Trajectories
 from steadyrl.rollouts.samples import Samples
-from steadyrl.rollouts.sources import as_source
 
 Array = NDArray[np.float64]
 
@@ -80,7 +80,7 @@ class Ascent:
     """
 
     def __init__(self, environment: str, lab: Lab, *, train_deviation: bool = False) -> None:
-        from steadyrl.policies import as_module
+        from steadyrl.policies.modules import as_module
 
         task = lab.task(environment, "gaussian")
         self.environment, self._lab = environment, lab

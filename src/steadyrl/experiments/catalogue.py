@@ -5,25 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from steadyrl.errors import RolloutError
-from steadyrl.experiments import (
-    discounting,
-    elsewhere,
-    gradient_check,
-    illustration,
-    mixing_figures,
-    stages,
-    sweep,
-    unification,
-)
-from steadyrl.experiments.frame import Experiment
+from steadyrl.experiments import appendix_e, elsewhere, figure_1, figure_2, figure_3, figure_3b, stages, table_1
+from steadyrl.experiments.experiment import Experiment
 
 EXPERIMENTS: tuple[Experiment, ...] = (
-    illustration.EXPERIMENT,
-    unification.EXPERIMENT,
-    gradient_check.EXPERIMENT,
-    mixing_figures.EXPERIMENT,
-    sweep.EXPERIMENT,
-    discounting.EXPERIMENT,
+    figure_1.EXPERIMENT,
+    table_1.EXPERIMENT,
+    figure_2.EXPERIMENT,
+    figure_3.EXPERIMENT,
+    figure_3b.EXPERIMENT,
+    appendix_e.EXPERIMENT,
     stages.EXPERIMENT,
     elsewhere.EXPERIMENT,
 )

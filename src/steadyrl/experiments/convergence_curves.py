@@ -15,14 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from steadyrl.confidence import bootstrap, perturbed_mixing_time
-from steadyrl.diagnosis import merge_sums, slowest
-from steadyrl.experiments.lab import Lab
-from steadyrl.figures import PERTURBED, QUIET, RAW
-from steadyrl.moments import marginal_moments
-from steadyrl.perturbation import Perturbation
-from steadyrl.renewal import EpisodeLengths, phase_distance
-from steadyrl.rollouts.episodes import AgeSums
+from steadyrl.common.detours import Perturbation
+from steadyrl.common.figures import PERTURBED, QUIET, RAW
+from steadyrl.diagnosis.analysis import merge_sums, slowest
+from steadyrl.experiments.workspace import Lab
+from steadyrl.lengths.age_sums import AgeSums
+from steadyrl.lengths.confidence import bootstrap, perturbed_mixing_time
+from steadyrl.lengths.distribution import EpisodeLengths
+from steadyrl.lengths.moments import marginal_moments
+from steadyrl.lengths.renewal import phase_distance
 
 Array = NDArray[np.float64]
 

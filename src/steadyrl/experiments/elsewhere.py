@@ -7,19 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from steadyrl.common.figures import new_figure
 from steadyrl.experiments.convergence_curves import Plan, draw_distance, draw_means
-from steadyrl.experiments.frame import Experiment, Finding, Result
-from steadyrl.experiments.mixing_figures import (
-    Panel,
-    Settings,
-    arrays_of,
-    cost,
-    numbers_text,
-    panel_finding,
-    run,
-    when_text,
-)
-from steadyrl.figures import new_figure
+from steadyrl.experiments.experiment import Experiment, Finding, Result
+from steadyrl.experiments.figure_3 import Panel, Settings, arrays_of, cost, numbers_text, panel_finding, run, when_text
 
 _CLAIMS = (
     Panel("", "Hopper-v5", "raw", 2),

@@ -12,7 +12,7 @@ from html import escape
 from importlib.resources import files
 
 from steadyrl.errors import FileFormatError
-from steadyrl.experiments.frame import Experiment, Finding, Result
+from steadyrl.experiments.experiment import Experiment, Finding, Result
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def _md(text: str) -> str:
 
 
 def _html(title: str, body: str) -> str:
-    style = (files("steadyrl") / "pages" / "report.css").read_text(encoding="utf-8")
+    style = (files("steadyrl.diagnosis") / "page" / "report.css").read_text(encoding="utf-8")
     return f"""<!doctype html>
 <html lang="en">
 <head>

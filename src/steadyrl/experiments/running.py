@@ -18,13 +18,13 @@ from typing import Any, TextIO
 
 from threadpoolctl import threadpool_limits
 
+from steadyrl.common.figures import check_picture, save_figure
+from steadyrl.common.storage import write_atomically
 from steadyrl.errors import RolloutError
-from steadyrl.experiments.frame import SCALES, Experiment, Result, identity
-from steadyrl.experiments.lab import Lab
+from steadyrl.experiments.experiment import SCALES, Experiment, Result, identity
 from steadyrl.experiments.pages import Page, page_of, render_html, render_index, render_markdown, render_markdown_index
-from steadyrl.figures import check_picture, save_figure
-from steadyrl.rollouts.clusters import connected
-from steadyrl.storage import write_atomically
+from steadyrl.experiments.workspace import Lab
+from steadyrl.rollouts.ray_tasks import connected
 
 UNFINISHED = ".unfinished"
 """The folder, within that of the results, of work under way."""

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from steadyrl.common.figures import PERTURBED, QUIET, RAW, new_figure
 from steadyrl.experiments.ascent import Ascent, Baseline
 from steadyrl.experiments.convergence_curves import Plan, analyse_lengths, draw_distance, palette
-from steadyrl.experiments.frame import Cost, Experiment, Finding, Result, interval_text
-from steadyrl.experiments.gradient_check import HOPPER
-from steadyrl.experiments.lab import Lab
-from steadyrl.figures import PERTURBED, QUIET, RAW, new_figure
+from steadyrl.experiments.experiment import Cost, Experiment, Finding, Result, interval_text
+from steadyrl.experiments.figure_2 import HOPPER
+from steadyrl.experiments.workspace import Lab
 
 
 @dataclass(frozen=True)

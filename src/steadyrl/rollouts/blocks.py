@@ -13,6 +13,10 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from steadyrl.environments.codecs import ActionCodec, ObservationCodec
+from steadyrl.environments.lanes import GymnasiumLanes, Lanes, Watch
+from steadyrl.environments.seeding import block_generator, episode_seeds
+from steadyrl.environments.sources import Source
 from steadyrl.errors import (
     EnvironmentRaisedError,
     EpisodeError,
@@ -21,13 +25,10 @@ from steadyrl.errors import (
     StepTimeoutError,
     WorkerLostError,
 )
-from steadyrl.rollouts.codecs import ActionCodec, ObservationCodec
+from steadyrl.integrations.envpool.lanes import EnvPoolLanes
+from steadyrl.integrations.envpool.pool import pool_maker
+from steadyrl.policies.networks import Policy
 from steadyrl.rollouts.engine import Collector, Failure, run
-from steadyrl.rollouts.envpools import pool_maker
-from steadyrl.rollouts.lanes import EnvPoolLanes, GymnasiumLanes, Lanes, Watch
-from steadyrl.rollouts.policies import Policy
-from steadyrl.rollouts.seeding import block_generator, episode_seeds
-from steadyrl.rollouts.sources import Source
 
 Arrays = dict[str, Any]
 

@@ -14,16 +14,17 @@ from typing import Any, Protocol, TextIO, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from steadyrl.common.checks import check_count
+from steadyrl.common.detours import Perturbation
+from steadyrl.common.progress import Progress, Silent, progress_for
 from steadyrl.errors import RolloutError
-from steadyrl.perturbation import Perturbation
 from steadyrl.rollouts.blocks import Arrays, run_block
 from steadyrl.rollouts.checkpoints import Checkpoint
-from steadyrl.rollouts.clusters import run_on_ray
 from steadyrl.rollouts.episodes import EpisodeFold, Episodes, EpisodeWork
 from steadyrl.rollouts.jumping import jump_blocks
-from steadyrl.rollouts.planning import Options, Plan, check_count, make_plan
+from steadyrl.rollouts.planning import Options, Plan, make_plan
 from steadyrl.rollouts.processes import run_in_processes
-from steadyrl.rollouts.progress import Progress, Silent, progress_for
+from steadyrl.rollouts.ray_tasks import run_on_ray
 from steadyrl.rollouts.samples import SampleFold, Samples, SampleWork
 from steadyrl.rollouts.schedule import Schedule
 

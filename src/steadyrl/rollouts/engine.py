@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.rollouts.codecs import ActionCodec, ObservationCodec
-from steadyrl.rollouts.lanes import CutError, Ending, Lanes
-from steadyrl.rollouts.policies import Policy
+from steadyrl.environments.codecs import ActionCodec, ObservationCodec
+from steadyrl.environments.lanes import CutError, Ending, Lanes
+from steadyrl.policies.networks import Policy
 
 Array = NDArray[np.float64]
 

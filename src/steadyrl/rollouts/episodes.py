@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steadyrl.errors import RolloutError
+from steadyrl.lengths.age_sums import AgeSums, add_sums, count_ages
 from steadyrl.rollouts.blocks import Arrays, Block, BlockCollector, Skipped
 from steadyrl.rollouts.engine import Episode, Failure, Job
 from steadyrl.rollouts.files import read_collected, write_collected
@@ -23,28 +24,6 @@ from steadyrl.rollouts.files import read_collected, write_collected
 Array = NDArray[np.float64]
 
 _KIND = "episodes"
-
-
-@dataclass(frozen=True)
-class AgeSums:
-    """Sums over episodes of the flattened observation at each age; entry k - 1 is age k."""
-
-    count: NDArray[np.int64]
-    """[ages]: the episodes with T >= k."""
-    total: Array
-    """[ages, d]: the sum of the observation."""
-    total_squares: Array
-    """[ages, d]: the sum of its square."""
-
-    @property
-    def mean(self) -> Array:
-        """E[s_k | T >= k], [ages, d]."""
-        return self.total / self.count[:, None]
-
-    @property
-    def second_moment(self) -> Array:
-        """E[s_k^2 | T >= k], each value by itself, [ages, d]."""
-        return self.total_squares / self.count[:, None]
 
 
 @dataclass(frozen=True)
@@ -178,21 +157,6 @@ def merge(parts: Sequence[Episodes]) -> Episodes:
     provenance["merged"] = [dict(part.provenance) for part in parts]
     skipped = tuple(entry for part in parts for entry in part.skipped)
     return Episodes(**columns, ages=ages, trajectories=together, skipped=skipped, provenance=provenance)
-
-
-def count_ages(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how many episodes reach each age k = 1, 2, ...: those with l + 1 >= k."""
-    ends = np.bincount(lengths + 1)
-    at_least: NDArray[np.int64] = ends[::-1].cumsum()[::-1]
-    return at_least[1:]
-
-
-def add_sums(a: Array, b: Array) -> Array:
-    """Return the sum of two arrays of sums by age, which may differ in the longest age."""
-    longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
-    result = longer.copy() if longer is a else np.array(longer)
-    result[: len(shorter)] += shorter
-    return result
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Protocol, TypeVar
 
+from steadyrl.common.storage import load_arrays, save_arrays
 from steadyrl.errors import FileFormatError
 from steadyrl.rollouts.blocks import Arrays, Skipped
-from steadyrl.storage import load_arrays, save_arrays
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from steadyrl.environments.seeding import block_generator
 from steadyrl.rollouts.planning import Plan
 from steadyrl.rollouts.samples import Samples, SampleWork
-from steadyrl.rollouts.seeding import block_generator
 
 JUMP_BLOCK = 1 << 16
 """Rollouts worked out together: their times stay in the processor's cache."""

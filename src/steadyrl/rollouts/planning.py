@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from typing import Any, Literal
 
 import numpy as np
 
+from steadyrl.common.checks import check_count, check_seed
+from steadyrl.common.machine import cores
+from steadyrl.environments.codecs import action_codec, observation_codec
+from steadyrl.environments.sources import LONGEST, Description, Source, as_source, describe
 from steadyrl.errors import RolloutError
+from steadyrl.integrations.envpool.twins import against_envpool, require_envpool
+from steadyrl.policies.choosing import resolve_policy
+from steadyrl.policies.networks import NetworkPolicy, Policy
+from steadyrl.policies.tables import TabularPolicy
 from steadyrl.rollouts.blocks import BLOCK_SIZE, COPIES, HEAVY_COPIES, Task, Work
-from steadyrl.rollouts.clusters import import_ray
-from steadyrl.rollouts.codecs import action_codec, observation_codec
-from steadyrl.rollouts.envpools import require_envpool, why_not_envpool
-from steadyrl.rollouts.policies import NetworkPolicy, Policy, TabularPolicy, as_policy
-from steadyrl.rollouts.seeding import check_seed
-from steadyrl.rollouts.sources import LONGEST, Description, Source, as_source, describe
+from steadyrl.rollouts.ray_tasks import import_ray
 
 BACKENDS = ("auto", "serial", "processes", "envpool", "ray")
 
@@ -70,12 +71,6 @@ class Plan:
     options: Options
 
 
-def check_count(name: str, value: Any) -> None:
-    """Say what is wrong with a count, if anything is."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
-        raise RolloutError(f"{name} is {value!r}; it must be a whole number, 1 or more")
-
-
 def make_plan(environment: Any, policy: Any, work: Work, options: Options, command: list[str]) -> Plan:
     """Check everything that can be checked before anything is run."""
     source = as_source(environment, options.make_arguments)
@@ -83,7 +78,7 @@ def make_plan(environment: Any, policy: Any, work: Work, options: Options, comma
     backend, reason = choose_backend(source, description, work.total, options)
     family: Literal["gymnasium", "envpool"] = "envpool" if backend == "envpool" else "gymnasium"
     observations, actions = observation_codec(description.observation_space), action_codec(description.action_space)
-    chosen, policy_name = as_policy(policy, observations, actions, seed=options.seed)
+    chosen, policy_name = resolve_policy(policy, observations, actions, seed=options.seed)
     workers = int(options.workers or cores())
     task = Task(
         source=source,
@@ -124,19 +119,6 @@ def choose_backend(source: Source, description: Description, total: int, options
     if total <= size:
         return "serial", f"all fits into one block of {size} (a smaller block size would use more cores), and {against}"
     return "processes", f"there are {options.workers or cores()} cores to use, and {against}"
-
-
-def against_envpool(source: Source, description: Description) -> str | None:
-    """Return why `auto` does not take EnvPool: it takes it for Gymnasium's own environments only."""
-    own = ("gymnasium.envs.classic_control", "gymnasium.envs.mujoco", "gymnasium.envs.toy_text")
-    if find_spec("envpool") is not None and source.id is not None and not description.module.startswith(own):
-        return f"EnvPool's twin of {source.id}, if any, is not known to be the same"
-    return why_not_envpool(source, description)
-
-
-def cores() -> int:
-    """Return the processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def describe_run(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.perturbation import Perturbation
+from steadyrl.common.detours import Perturbation
 from steadyrl.rollouts.blocks import Arrays, Block, BlockCollector, Skipped
 from steadyrl.rollouts.engine import Episode, Failure, Job
 from steadyrl.rollouts.files import read_collected, write_collected

@@ -19,9 +19,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from steadyrl.common.storage import load_arrays, save_arrays, why_not_writable, write_atomically
 from steadyrl.errors import FileFormatError, TrainingError
 from steadyrl.sspg.settings import Settings
-from steadyrl.storage import load_arrays, save_arrays, why_not_writable, write_atomically
 
 CHECKPOINT, POLICY, HISTORY = "checkpoint.npz", "policy.safetensors", "history.csv"
 _KIND = "training checkpoint"

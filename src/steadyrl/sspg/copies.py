@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from steadyrl.common.machine import cores
+from steadyrl.environments.sources import Description, Source
 from steadyrl.errors import TrainingError
-from steadyrl.rollouts.planning import Backend, Options, against_envpool, choose_backend, cores
-from steadyrl.rollouts.sources import Description, Source
+from steadyrl.integrations.envpool.twins import against_envpool
+from steadyrl.integrations.envpool.vector_env import EnvPoolVectorEnv
+from steadyrl.rollouts.planning import Backend, Options, choose_backend
 from steadyrl.sspg.settings import Settings
-from steadyrl.wrappers.envpool_vector import EnvPoolVectorEnv
 from steadyrl.wrappers.phase_monitor import PhaseMonitor
 from steadyrl.wrappers.staggered_vector_env import StaggeredVectorEnv
 

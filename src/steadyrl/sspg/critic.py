@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from steadyrl.errors import TrainingError
-from steadyrl.policies import forward, linears, network
-from steadyrl.rollouts.policies import HIDDEN
+from steadyrl.policies.modules import forward, linears, network
+from steadyrl.policies.networks import HIDDEN
 from steadyrl.sspg.line import Line, line_through
 
 Array = NDArray[np.float64]

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from steadyrl.environments.codecs import ActionCodec, ObservationCodec
+from steadyrl.environments.sources import Description, Source
 from steadyrl.errors import TrainingError
-from steadyrl.policies import NetworkModule
-from steadyrl.rollouts.codecs import ActionCodec, ObservationCodec
+from steadyrl.policies.modules import NetworkModule
+from steadyrl.policies.networks import Normalisation
 from steadyrl.rollouts.planning import Options, choose_backend
-from steadyrl.rollouts.policies import Normalisation
-from steadyrl.rollouts.sources import Description, Source
 from steadyrl.sspg.copies import choose
 from steadyrl.sspg.fresh import draw_fresh
 from steadyrl.sspg.learner import Data, Learner

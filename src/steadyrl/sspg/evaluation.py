@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,17 +12,18 @@ from typing import Any, TextIO
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
-from steadyrl.confidence import Interval
+from steadyrl.common.checks import check_count, check_seed
+from steadyrl.common.intervals import Interval, mean_interval
+from steadyrl.environments.codecs import action_codec, observation_codec
+from steadyrl.environments.seeding import block_generator, episode_seeds
+from steadyrl.environments.sources import LONGEST, as_source, describe
 from steadyrl.errors import MissingExtraError, PolicyError, RolloutError
-from steadyrl.rollouts.codecs import action_codec, observation_codec
+from steadyrl.policies.choosing import resolve_policy
+from steadyrl.policies.networks import NetworkPolicy, Policy
+from steadyrl.policies.tables import TabularPolicy
 from steadyrl.rollouts.collect import collect_episodes
 from steadyrl.rollouts.episodes import Episodes
-from steadyrl.rollouts.planning import check_count
-from steadyrl.rollouts.policies import NetworkPolicy, Policy, TabularPolicy, as_policy
-from steadyrl.rollouts.seeding import block_generator, check_seed, episode_seeds
-from steadyrl.rollouts.sources import LONGEST, as_source, describe
 
 Array = NDArray[np.float64]
 
@@ -83,7 +83,9 @@ def evaluate(
         observation_sums=False,
         progress=progress,
     )
-    return Evaluation(_interval(found.returns), _interval(found.lengths.astype(float) + 1), found, deterministic)
+    return Evaluation(
+        mean_interval(found.returns, 0.95), mean_interval(found.lengths + 1.0, 0.95), found, deterministic
+    )
 
 
 def chosen_policy(policy: Any, source: Any, *, deterministic: bool, seed: int) -> Policy:
@@ -91,7 +93,7 @@ def chosen_policy(policy: Any, source: Any, *, deterministic: bool, seed: int) -
     description = describe(source)
     observations, actions = observation_codec(description.observation_space), action_codec(description.action_space)
     policy = policy.numpy() if callable(getattr(policy, "numpy", None)) else policy
-    chosen, name = as_policy(policy, observations, actions, seed=seed)
+    chosen, name = resolve_policy(policy, observations, actions, seed=seed)
     if not deterministic:
         return chosen
     if isinstance(chosen, TabularPolicy):
@@ -190,11 +192,3 @@ def _write_video(pictures: list[Any], rate: int, target: Path) -> None:
         clip.write_gif(str(target), logger=None)
     else:
         clip.write_videofile(str(target), logger=None, audio=False)
-
-
-def _interval(values: Array) -> Interval:
-    n, mean = len(values), float(values.mean())
-    if n < 2:
-        return Interval(mean, -math.inf, math.inf)
-    reach = float(stdtrit(n - 1, 0.975)) * float(values.std(ddof=1)) / math.sqrt(n)
-    return Interval(mean, mean - reach, mean + reach)

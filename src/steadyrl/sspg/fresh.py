@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl.confidence import Interval, mixing_time_or_never
+from steadyrl.common.detours import Perturbation
+from steadyrl.common.intervals import Interval
 from steadyrl.errors import MixingTimeError
-from steadyrl.perturbation import Perturbation
-from steadyrl.renewal import EpisodeLengths, phase_distance
+from steadyrl.lengths.confidence import mixing_time_or_never
+from steadyrl.lengths.distribution import EpisodeLengths
+from steadyrl.lengths.renewal import phase_distance
 from steadyrl.rollouts.collect import collect_episodes, collect_samples
 from steadyrl.rollouts.episodes import Episodes
 from steadyrl.rollouts.samples import Samples

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from steadyrl.errors import TrainingError
-from steadyrl.policies import NetworkModule
+from steadyrl.policies.modules import NetworkModule
 from steadyrl.sspg.critic import Critic
 from steadyrl.sspg.line import Line
 from steadyrl.sspg.settings import Settings

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.rollouts.policies import Normalisation
+from steadyrl.policies.networks import Normalisation
 
 Array = NDArray[np.float64]
 

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steadyrl.environments.codecs import ActionCodec, ObservationCodec
+from steadyrl.environments.sources import Source
 from steadyrl.errors import NonFiniteError, TrainingError
-from steadyrl.rollouts.codecs import ActionCodec, ObservationCodec
+from steadyrl.policies.networks import Policy
 from steadyrl.rollouts.planning import Backend
-from steadyrl.rollouts.policies import Policy
-from steadyrl.rollouts.sources import Source
 from steadyrl.sspg.copies import make_copies
 from steadyrl.sspg.settings import Settings
 from steadyrl.wrappers.phase_monitor import PhaseMonitor

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from steadyrl.common.checks import check_count, check_seed
 from steadyrl.errors import RolloutError, TrainingError
-from steadyrl.rollouts.planning import BACKENDS, check_count
-from steadyrl.rollouts.seeding import check_seed
+from steadyrl.rollouts.planning import BACKENDS
 
 HELP = "help"
 

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
-from steadyrl.confidence import Interval
+from steadyrl.common.intervals import Interval
 from steadyrl.errors import LengthsError
-from steadyrl.lifetable import LifeTable
+from steadyrl.lengths.life_table import LifeTable
 from steadyrl.sspg.line import Line
 
 Array = NDArray[np.float64]

@@ -25,11 +25,12 @@ from typing import Any, TextIO
 import numpy as np
 import torch
 
+from steadyrl.environments.codecs import action_codec, observation_codec
+from steadyrl.environments.sources import as_source, describe
 from steadyrl.errors import SteadyrlError, TrainingError
-from steadyrl.policies import NetworkModule, as_module, linears, make_policy
-from steadyrl.rollouts.codecs import action_codec, observation_codec
-from steadyrl.rollouts.policies import NetworkPolicy, load_policy
-from steadyrl.rollouts.sources import as_source, describe
+from steadyrl.policies.files import load_policy
+from steadyrl.policies.modules import NetworkModule, as_module, linears, make_policy
+from steadyrl.policies.networks import NetworkPolicy
 from steadyrl.sspg.checkpoints import POLICY, load_checkpoint, prepare_directory, save_checkpoint, save_history
 from steadyrl.sspg.critic import Critic
 from steadyrl.sspg.display import display_for, tensorboard_for

@@ -1,6 +1,18 @@
-"""The cures: wrappers that bring live environments to steady state, one a module."""
+"""The cures for Gymnasium: wrappers that bring live environments to steady state, one a module.
 
-from steadyrl.wrappers.envpool_vector import EnvPoolVectorEnv
+For a vector environment:
+
+- `staggered_vector_env`: `StaggeredVectorEnv` cuts episodes short at the right times; nothing is thrown away
+- `phase_monitor`: `PhaseMonitor` only watches
+- `pre_roll`: runs copies ahead for designed times, so that the first batch is fair
+
+For a single environment: `perturbed_starts` (the paper's perturbation), `staggered_start`, `pre_rolled_start`,
+`stationary_start`.
+
+Shared: `vectors` (autoreset modes, masked resets, infos), `rows` (batched observations), `acting` (policies of any kind
+as one function), `arguments` (constructor arguments as JSON).
+"""
+
 from steadyrl.wrappers.perturbed_starts import PerturbedStarts
 from steadyrl.wrappers.phase_monitor import PhaseMonitor
 from steadyrl.wrappers.pre_roll import pre_roll
@@ -10,7 +22,6 @@ from steadyrl.wrappers.staggered_vector_env import StaggeredVectorEnv
 from steadyrl.wrappers.stationary_start import StationaryStart
 
 __all__ = [
-    "EnvPoolVectorEnv",
     "PerturbedStarts",
     "PhaseMonitor",
     "PreRolledStart",

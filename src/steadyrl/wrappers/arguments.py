@@ -10,10 +10,10 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
-from steadyrl.arrays import as_numbers
-from steadyrl.delays import Delays, refuse_lengths
+from steadyrl.common.checks import as_numbers
 from steadyrl.errors import DelaysError, WrapperError
-from steadyrl.renewal import EpisodeLengths
+from steadyrl.lengths.delays import Delays, refuse_lengths
+from steadyrl.lengths.distribution import EpisodeLengths
 
 _WRITTEN = {"probabilities", "distance", "lengths"}  # what `as_plain` makes of Delays
 

@@ -13,8 +13,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
+from steadyrl.common.detours import Perturbation
 from steadyrl.errors import PerturbationError, WrapperError
-from steadyrl.perturbation import Perturbation
 from steadyrl.wrappers.acting import generator_after_reset
 from steadyrl.wrappers.arguments import as_element, as_plain, check_single
 

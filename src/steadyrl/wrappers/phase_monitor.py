@@ -8,9 +8,9 @@ from typing import Any
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from steadyrl.errors import PhaseLockWarning
-from steadyrl.phase import LOOK, PhaseReport, PhaseTracker
-from steadyrl.renewal import EpisodeLengths
-from steadyrl.restaggering import KNOWN
+from steadyrl.lengths.distribution import EpisodeLengths
+from steadyrl.live.phase import LOOK, PhaseReport, PhaseTracker
+from steadyrl.live.staggering import KNOWN
 from steadyrl.wrappers.vectors import autoreset_mode, cut_copies, read_mask
 
 

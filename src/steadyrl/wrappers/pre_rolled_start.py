@@ -9,8 +9,8 @@ import gymnasium
 import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 
-from steadyrl.delays import Delays
 from steadyrl.errors import DelaysError
+from steadyrl.lengths.delays import Delays
 from steadyrl.wrappers.acting import generator_after_reset, single_actor
 from steadyrl.wrappers.arguments import as_delays, as_plain, check_single
 

@@ -10,9 +10,9 @@ import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode
 
-from steadyrl.delays import Delays
 from steadyrl.errors import DelaysError, WrapperError
-from steadyrl.resets import LIKELY, allowing_for_resets, hazards, unforeseen_ends
+from steadyrl.lengths.delays import Delays
+from steadyrl.lengths.next_step_delays import LIKELY, allowing_for_resets, hazards, unforeseen_ends
 from steadyrl.wrappers.acting import generator_after_reset
 from steadyrl.wrappers.arguments import as_delays, as_plain, check_single
 

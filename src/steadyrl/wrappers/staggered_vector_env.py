@@ -8,8 +8,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from steadyrl.errors import WrapperError
-from steadyrl.phase import PhaseReport
-from steadyrl.restaggering import DelaysLike, Restagger
+from steadyrl.live.phase import PhaseReport
+from steadyrl.live.staggering import DelaysLike, Restagger
 from steadyrl.wrappers.vectors import (
     NamingLostCopies,
     as_seed,

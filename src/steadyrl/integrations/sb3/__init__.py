@@ -14,9 +14,9 @@ try:
 except ImportError as error:
     raise MissingExtraError('this needs Stable-Baselines3; install it with: pip install "steadyrl[sb3]"') from error
 
+from steadyrl.integrations.envpool.sb3_vec_env import EnvPoolVecEnv
 from steadyrl.integrations.sb3.callback import SteadyStateCallback
-from steadyrl.integrations.sb3.envpool import EnvPoolVecEnv
-from steadyrl.integrations.sb3.making import make_steady_vec_env
-from steadyrl.integrations.sb3.staggering import SteadyVecEnv
+from steadyrl.integrations.sb3.make_vec_env import make_steady_vec_env
+from steadyrl.integrations.sb3.steady_vec_env import SteadyVecEnv
 
 __all__ = ["EnvPoolVecEnv", "SteadyStateCallback", "SteadyVecEnv", "make_steady_vec_env"]

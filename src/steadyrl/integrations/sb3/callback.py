@@ -11,9 +11,9 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import unwrap_vec_wrapper
 
 from steadyrl.errors import MixingTimeError, PhaseLockWarning
-from steadyrl.integrations.sb3.staggering import SteadyVecEnv
-from steadyrl.phase import PhaseReport, PhaseTracker
-from steadyrl.renewal import phase_mixing_time
+from steadyrl.integrations.sb3.steady_vec_env import SteadyVecEnv
+from steadyrl.lengths.renewal import phase_mixing_time
+from steadyrl.live.phase import PhaseReport, PhaseTracker
 
 _WITHOUT_ROLLOUTS = 16  # steps of a batch, for algorithms that have none of their own
 _BEYOND_DOUBT = 1.5  # times the noise of one batch in a thousand: some 5 standard errors, for many batches

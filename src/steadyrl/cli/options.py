@@ -1,0 +1,50 @@
+"""What several commands take: their options are declared once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from steadyrl.common.storage import why_not_writable
+from steadyrl.errors import RolloutError
+
+EnvironmentId: TypeAlias = Annotated[
+    str, typer.Argument(help="A Gymnasium id: CartPole-v1, Hopper-v5, HopperBulletEnv-v0, or package:Name-v0.")
+]
+PolicyName: TypeAlias = Annotated[
+    str, typer.Option(help="'uniform', 'gaussian' (the paper's: a random 64 x 64 network), or a policy file.")
+]
+Seed: TypeAlias = Annotated[int, typer.Option(help="Of everything random.")]
+Backend: TypeAlias = Annotated[str, typer.Option(help="'auto', 'serial', 'processes', 'envpool' or 'ray'.")]
+Workers: TypeAlias = Annotated[int | None, typer.Option(help="Processes, or EnvPool's threads; by default one a core.")]
+Address: TypeAlias = Annotated[str | None, typer.Option(help="Of a Ray cluster; without it, 'ray' starts a local one.")]
+Make: TypeAlias = Annotated[
+    list[str] | None, typer.Option(help="KEY=VALUE for gymnasium.make, as in max_episode_steps=200; repeatable.")
+]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def make_arguments(pairs: list[str] | None) -> dict[str, Any]:
+    """Return KEY=VALUE pairs as arguments; a value is read as JSON, or else as the text that it is."""
+    arguments: dict[str, Any] = {}
+    for pair in pairs or []:
+        key, separator, value = pair.partition("=")
+        if not separator or not key.isidentifier():
+            raise RolloutError(f"--make is {pair!r}; it must be KEY=VALUE, as in max_episode_steps=200")
+        try:
+            arguments[key] = json.loads(value)
+        except json.JSONDecodeError:
+            arguments[key] = value
+    return arguments
+
+
+def check_out(out: Path, directory: Path) -> None:
+    """Say that nothing can be written to the directory of --out, before anything is run for it."""
+    reason = why_not_writable(directory)
+    if reason is not None:
+        raise RolloutError(
+            f"--out is {str(out)!r}, but no file can be written in {str(directory)!r} ({reason}); name another place"
+        )

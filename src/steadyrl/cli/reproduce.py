@@ -1,0 +1,90 @@
+"""`steadyrl reproduce`: the paper's figures, tables and claims, measured again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from steadyrl.cli.options import Address, Workers
+from steadyrl.experiments.catalogue import EXPERIMENTS, named
+from steadyrl.experiments.pages import Page
+from steadyrl.experiments.running import cost_text
+from steadyrl.experiments.running import reproduce as run_experiments
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(help="An experiment's name, or 'all'; 'list' names them.")] = "all",
+    scale: Annotated[
+        str,
+        typer.Option(
+            help="'quick' (minutes for all), 'laptop' (about 80 minutes on 2 cores), 'paper' (its own sizes)."
+        ),
+    ] = "quick",
+    out: Annotated[Path, typer.Option(help="The folder of results, made if need be.")] = Path("results"),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Skip what is finished in OUT and go on with what is not.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of everything random; the same seed gives the same files.")] = 0,
+    backend: Annotated[str, typer.Option(help="'auto', 'serial', 'processes' or 'ray'.")] = "auto",
+    workers: Workers = None,
+    address: Address = None,
+) -> None:
+    """Reproduce the paper: every figure, table and claim, beside what the paper says.
+
+    Writes, for each item, a result file (NAME.npz; its numbers also as NAME.json), the figure (NAME.svg, NAME.png) and
+    a page (NAME.html), and index.html. What is finished survives Ctrl-C; --resume goes on.
+
+    Examples:
+    `steadyrl reproduce all --scale laptop --out results`
+
+    `steadyrl reproduce figure-2 --scale paper --backend ray --address auto --out results --resume`
+    """
+    console = Console(stderr=True)
+    if name == "list":
+        for experiment in EXPERIMENTS:
+            typer.echo(f"{experiment.name:12}  {experiment.title}")
+        return
+    chosen = named(name)
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    cost = cost_text(chosen, scale)
+    if cost:
+        say(f"this takes {cost}; Ctrl-C keeps what is finished, and --resume goes on")
+    try:
+        pages = run_experiments(
+            chosen,
+            scale,
+            out,
+            known=EXPERIMENTS,
+            seed=seed,
+            resume=resume,
+            backend=backend,
+            workers=workers,
+            address=address,
+            progress=True,
+            say=say,
+        )
+    except KeyboardInterrupt:
+        say(f"interrupted; what is finished is kept in {out}: repeat the command with --resume to go on from it")
+        raise typer.Exit(130) from None
+    _print_pages([page for page in pages if page.name in {experiment.name for experiment in chosen}], out)
+
+
+def _print_pages(pages: list[Page], out: Path) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in ("item", "the paper", "measured", "verdict"):
+        table.add_column(heading, overflow="fold")
+    for page in pages:
+        for i, found in enumerate(page.findings):
+            first = escape(page.name) if i == 0 else ""
+            table.add_row(first, escape(found.claim), escape(found.measured), escape(found.verdict))
+    console = Console()
+    console.print(table, highlight=False)
+    console.print(f"wrote {out / 'index.html'}", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,121 @@
+"""`steadyrl train`: train a policy with the steady-state policy gradient. Its options are the fields of `Settings`."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from steadyrl.cli.options import EnvironmentId, Make, make_arguments
+from steadyrl.errors import MissingExtraError
+from steadyrl.sspg.settings import CHOICES, HELP, Settings
+
+_Out = Annotated[Path, typer.Option(help="The directory for policy, history and checkpoint; it is made if need be.")]
+_Policy = Annotated[Path | None, typer.Option(help="A policy file to begin with.")]
+_Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in OUT.")]
+
+
+def run_training(
+    environment: str, out: Path, policy: Path | None, make: list[str] | None, resume: bool, **options: Any
+) -> None:
+    """Train a policy with the steady-state policy gradient (SSPG, Theorem 5).
+
+    Copies of the environment run without end, are brought to steady state, and give a few steps each to every update of
+    the policy. OUT holds the policy (for `evaluate`, `collect` and `diagnose`), a history of the run, and a checkpoint:
+    an interrupted run goes on with --resume, to the same bytes.
+
+    Examples:
+    `steadyrl train CartPole-v1 --out cartpole`
+
+    `steadyrl train Hopper-v5 --out hopper --copies 16 --steps 1000000`
+
+    `steadyrl train HopperBulletEnv-v0 --out paper --method fresh --optimiser sgd --learning-rate 5e-4`
+    """
+    settings = Settings(**options)
+    try:
+        from steadyrl.sspg.training import Trained, train
+    except MissingExtraError:
+        raise
+    except ImportError as error:
+        raise MissingExtraError("training needs PyTorch; install it with: pip install 'steadyrl[train]'") from error
+    try:
+        found: Trained = train(
+            environment,
+            settings,
+            policy=policy,
+            out=out,
+            resume=resume,
+            make_arguments=make_arguments(make),
+            progress=True,
+        )
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    _print_training(found, environment, out, make)
+
+
+def _print_training(found: Any, environment: str, out: Path, make: list[str] | None) -> None:
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("updates", f"{found.updates:,}, {int(found.history['steps'][-1]):,} steps")
+    table.add_row("return", f"{found.history['return'][-1]:.5g} while training")
+    table.add_row("E[T]", f"{found.history['average_episode_length'][-1]:.5g}")
+    table.add_row("policy", escape(str(out / "policy.safetensors")))
+    command = ["steadyrl", "evaluate", str(out / "policy.safetensors"), environment]
+    command += [word for argument in make or () for word in ("--make", argument)]
+    table.add_row("next", escape(shlex.join(command)))
+    Console().print(table, highlight=False)
+
+
+def _option(entry: Field[Any], kind: Any) -> inspect.Parameter:
+    """Return the option of one field of the settings."""
+    flag = "--" + entry.name.replace("_", "-")
+    names = [f"{flag}/--no-{flag[2:]}"] if kind is bool else [flag]
+    if entry.name in CHOICES:
+        kind = str
+    help_text, more = entry.metadata[HELP], {}
+    if kind is bool:  # in a panel of their own: their second names would squeeze all others at 80 columns
+        help_text += " By default on." if entry.default else " By default off."
+        more = {"rich_help_panel": "Switches", "metavar": "", "show_default": False}
+    annotation = Annotated[kind, typer.Option(*names, help=help_text, **more)]
+    default = inspect.Parameter.empty if entry.default is MISSING else entry.default
+    return inspect.Parameter(entry.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _command() -> Callable[..., None]:
+    """Return the command: what every run needs, then an option for each field of the settings."""
+    keyword, required = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
+    own = [
+        inspect.Parameter(name, keyword, default=default, annotation=annotation)
+        for name, default, annotation in (
+            ("environment", required, EnvironmentId),
+            ("out", required, _Out),
+            ("policy", None, _Policy),
+            ("make", None, Make),
+            ("resume", False, _Resume),
+        )
+    ]
+    kinds = get_type_hints(Settings)
+    parameters = own + [_option(entry, kinds[entry.name]) for entry in fields(Settings)]
+
+    def train(**arguments: Any) -> None:
+        run_training(**arguments)
+
+    train.__doc__ = re.sub(
+        r"`evaluate`, `collect` and `diagnose`", "evaluate, collect and diagnose", run_training.__doc__ or ""
+    )
+    train.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    train.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return train
+
+
+train = _command()

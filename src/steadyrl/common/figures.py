@@ -1,0 +1,57 @@
+"""Pictures of exact results, drawn with matplotlib (`pip install "steadyrl[report]"`)."""
+
+from __future__ import annotations
+
+import io
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steadyrl.common.storage import write_atomically
+from steadyrl.errors import FigureError, MissingExtraError
+
+Array = NDArray[np.float64]
+
+_FORMATS = (".png", ".svg", ".pdf")
+RAW, PERTURBED, QUIET = "#c1440e", "#1f6f8b", "#777777"
+"""The colours of what is as it is, of what is cured, and of what only helps the eye."""
+
+
+def check_picture(path: str | os.PathLike[str]) -> str:
+    """Return the file's ending, if a picture can be drawn there: known format, existing folder, matplotlib."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in _FORMATS:
+        raise FigureError(f"{os.fspath(path)!r} is not a picture that can be drawn; end it in {', '.join(_FORMATS)}")
+    if not Path(path).parent.is_dir():
+        raise FigureError(f"{os.fspath(path)!r} cannot be written: its folder does not exist")
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError(
+            'drawing needs matplotlib, which is not installed: pip install matplotlib (or "steadyrl[report]")'
+        )
+    return suffix
+
+
+def save_figure(figure: Any, path: str | os.PathLike[str], suffix: str) -> None:
+    """Write a figure, all or nothing."""
+    buffer = io.BytesIO()
+    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix)
+    figure.savefig(buffer, format=suffix[1:], dpi=160, bbox_inches="tight", metadata=metadata)
+    write_atomically(path, buffer.getvalue())
+
+
+def new_figure(rows: int = 1, columns: int = 1, size: tuple[float, float] = (7.2, 4.2)) -> tuple[Any, list[Any]]:
+    """Return an empty figure in the house style and its axes, row by row."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained" if rows * columns > 1 else None)
+    FigureCanvasAgg(figure)
+    every = [figure.add_subplot(rows, columns, i + 1) for i in range(rows * columns)]
+    for axes in every:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color="#e5e5e5", linewidth=0.6)
+    return figure, every

@@ -1,0 +1,130 @@
+"""Episodes for a diagnosis: collected until a question is answered, in memory that does not grow with their number.
+
+Whole trajectories of one round at a time are reduced to sums at each age, in groups (whose scatter gives error bands),
+and to a few streams of consecutive episodes, which is what parallel copies would see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TextIO
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from steadyrl.errors import RolloutError
+from steadyrl.lengths.age_sums import AgeSums, count_ages
+from steadyrl.lengths.records import EpisodeRecords
+from steadyrl.rollouts.collect import WIDEST, collect_episodes
+from steadyrl.rollouts.episodes import Episodes, EpisodeWork, Trajectories
+from steadyrl.rollouts.planning import Options, make_plan
+
+Array = NDArray[np.float64]
+
+FIRST = 512
+"""Episodes of the first round; every later one doubles what there is."""
+_GROUPS = 16  # of a round
+_COPIES = 16  # streams for convergence diagnostics
+_ROOM = 20_000_000  # observed numbers kept at once
+_SEEDS = 1_000_003  # apart, so that rounds of neighbouring seeds do not meet
+
+
+def gather(
+    environment: Any,
+    policy: Any,
+    enough: Callable[[NDArray[np.int64]], bool],
+    *,
+    at_most: int,
+    seed: int = 0,
+    backend: str = "auto",
+    workers: int | None = None,
+    make_arguments: Mapping[str, Any] | None = None,
+    progress: bool | TextIO = False,
+) -> EpisodeRecords:
+    """Collect rounds of episodes until `enough(lengths)`, or `at_most` of them.
+
+    Raises:
+        RolloutError: if the environment cannot be used, or no episode could be finished.
+    """
+    options = Options(seed, backend, workers, None, None, None, None, "skip", make_arguments)
+    plan = make_plan(environment, policy, EpisodeWork(1), options, ["diagnose", str(environment)])
+    parts: list[Episodes] = []
+    groups: list[AgeSums] = []
+    streams: Array | None = None
+    have = 0
+    size = plan.task.observations.size
+    while have < at_most:
+        wanted = min(max(FIRST, have), at_most - have, _fits(parts, size))
+        part = collect_episodes(
+            environment,
+            plan.task.policy,
+            wanted,
+            seed=seed + _SEEDS * len(parts),
+            backend=backend,
+            workers=workers,
+            on_error="skip",
+            observation_sums=False,
+            trajectories=size <= WIDEST,
+            make_arguments=make_arguments,
+            progress=progress,
+        )
+        if not len(part):
+            why = part.skipped[0].message if part.skipped else "none was returned"
+            raise RolloutError(f"not one episode of {plan.provenance['environment']} could be finished: {why}")
+        if part.trajectories is not None:
+            groups.extend(split(part.trajectories, _GROUPS))
+            streams = concatenate(part.trajectories, _COPIES) if streams is None else streams
+        parts.append(_slim(part))
+        have += wanted
+        if enough(np.concatenate([p.lengths for p in parts])):
+            break
+    failures = [entry for part in parts for entry in part.skipped]
+    return EpisodeRecords(
+        environment=str(plan.provenance["environment"]),
+        policy=str(plan.provenance["policy"]),
+        lengths=np.concatenate([part.lengths for part in parts]),
+        truncated=np.concatenate([part.truncated for part in parts]),
+        groups=tuple(groups),
+        streams=streams,
+        time_limit=plan.description.max_episode_steps,
+        skipped=len(failures),
+        first_failure=failures[0].message if failures else "",
+        provenance={**plan.provenance, "rounds": [len(part) for part in parts]},
+    )
+
+
+def split(trajectories: Trajectories, groups: int) -> Iterator[AgeSums]:
+    """Yield the sums at each age of consecutive groups of episodes, as equal as can be."""
+    lengths = trajectories.lengths
+    ends = np.concatenate([[0], np.cumsum(lengths + 1)])
+    for part in np.array_split(np.arange(len(lengths)), min(groups, len(lengths))):
+        rows = trajectories.observations[ends[part[0]] : ends[part[-1] + 1]]
+        ages = np.concatenate([np.arange(lengths[i] + 1) for i in part])
+        adds = sp.csr_array((np.ones(len(ages)), (ages, np.arange(len(ages)))))
+        yield AgeSums(count_ages(lengths[part]), adds @ rows, adds @ rows**2)
+
+
+def concatenate(trajectories: Trajectories, copies: int) -> Array | None:
+    """Return [copies, steps, d]: episodes end to end, as a copy that is never cut sees them; None if there are few."""
+    lengths = trajectories.lengths
+    parts = np.array_split(np.arange(len(lengths)), copies)
+    if len(lengths) < 4 * copies:
+        return None
+    ends = np.concatenate([[0], np.cumsum(lengths + 1)])
+    steps = min(int(ends[part[-1] + 1] - ends[part[0]]) for part in parts)
+    steps = min(steps, 5000)
+    return np.array([trajectories.observations[ends[part[0]] : ends[part[0]] + steps] for part in parts])
+
+
+def _fits(parts: list[Episodes], size: int) -> int:
+    """How many episodes can be held at once: first a few, then by the longest seen."""
+    if not parts:
+        return FIRST if size <= 64 else 128
+    longest = max(int(part.lengths.max()) for part in parts) + 1
+    return max(_ROOM // (longest * max(size, 1)), 16)
+
+
+def _slim(part: Episodes) -> Episodes:
+    """Without trajectories."""
+    return Episodes(part.lengths, part.returns, part.terminated, part.truncated, part.seeds, None, None, part.skipped)

@@ -1,0 +1,181 @@
+"""Lanes: copies of an environment stepped together, each an endless loop of episodes.
+
+A lane works in Gymnasium's NEXT_STEP manner, which is the learning process itself: the step that ends an
+episode returns its terminal observation, and the next step, whose action is ignored, returns the first
+observation of the next episode.
+
+The copies are made anew for every block. Bullet environments do not come back to the same state by
+`reset(seed=...)`: what was run in a copy before shows in later digits (HumanoidBulletEnv-v0).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steadyrl.environments.codecs import ActionCodec, ObservationCodec
+from steadyrl.environments.sources import Source
+
+Array = NDArray[np.float64]
+
+RESETS, RUNS, RESTS = 0, 1, 2
+"""What a lane does at the next step."""
+
+
+class Ending(NamedTuple):
+    """A lane's episode is over, or has failed."""
+
+    lane: int
+    terminated: bool
+    truncated: bool
+    error: BaseException | None = None
+
+
+class Lanes(Protocol):
+    """What the engine asks of a set of lanes; rows of `observations` and entries of `rewards` are the lanes."""
+
+    observations: Array
+    rewards: Array
+
+    def start(self) -> list[Ending]:
+        """Start the first episode of every lane."""
+
+    def send(self, actions: Any) -> None:
+        """Begin a step in every lane."""
+
+    def receive(self) -> list[Ending]:
+        """Finish the step, fill `observations` and `rewards`, and return what ended."""
+
+    def assign(self, lane: int, seed: int | None, number: int) -> None:
+        """Have the lane's next step start the episode of this number, seeded or going on from the last."""
+
+    def rest(self, lane: int) -> None:
+        """Let the lane do nothing from now on."""
+
+    def replace(self, lane: int) -> bool:
+        """Put a new copy in the place of one that failed; False if the lane must end its episode first."""
+
+    def close(self) -> None:
+        """Give up all copies."""
+
+
+class Watch:
+    """Says, before each call into an environment, which episode and step it is: in memory shared with a supervisor.
+
+    `cuts` names episodes that are known to hang or crash at a step: there they fail instead.
+    """
+
+    def __init__(self, beat: NDArray[np.int64] | None, cuts: Mapping[int, tuple[int, str]]) -> None:
+        self.beat = beat
+        self.cuts = cuts
+
+    def __call__(self, number: int, step: int) -> None:
+        """Note that this step of this episode begins."""
+        beat = self.beat
+        if beat is not None:
+            beat[0] = number
+            beat[1] = step
+            beat[2] += 1
+        if self.cuts and self.cuts.get(number, (-1, ""))[0] == step:
+            raise CutError(self.cuts[number][1])
+
+
+class CutError(Exception):
+    """Stands for a hang or crash that happened here when the block was run before."""
+
+
+class GymnasiumLanes:
+    """Lanes in this process: one Gymnasium environment each."""
+
+    def __init__(self, source: Source, codec: ObservationCodec, actions: ActionCodec, count: int, watch: Watch) -> None:
+        self._source, self._actions, self._watch = source, actions, watch
+        self._write, self._plain = codec.writer(), codec.plain
+        self._envs = [source.make() for _ in range(count)]
+        self.observations = np.zeros((count, codec.width))
+        self.rewards = np.zeros(count)
+        self._rows = list(self.observations)
+        self._state = [RESTS] * count
+        self._seeds: list[int | None] = [None] * count
+        self._numbers, self._steps = [0] * count, [0] * count
+        self._sent: Any = None
+        self._watched = watch.beat is not None or bool(watch.cuts)
+
+    def start(self) -> list[Ending]:
+        """Start the first episode of every lane."""
+        ended: list[Ending] = []
+        for lane in range(len(self._envs)):
+            self._reset(lane, ended)
+        return ended
+
+    def send(self, actions: Any) -> None:
+        """Begin a step in every lane."""
+        self._sent = actions
+
+    def receive(self) -> list[Ending]:
+        """Step or reset each lane in turn."""
+        ended: list[Ending] = []
+        envs, rows, rewards, state, write = self._envs, self._rows, self.rewards, self._state, self._write
+        plain = self._plain
+        for lane, action in enumerate(self._actions.sent(self._sent)):
+            if state[lane] != RUNS:
+                self._reset(lane, ended)
+                continue
+            try:
+                if self._watched:
+                    self._steps[lane] += 1
+                    self._watch(self._numbers[lane], self._steps[lane])
+                observation, reward, terminated, truncated, _ = envs[lane].step(action)
+                rewards[lane] = reward
+                if plain:
+                    rows[lane][:] = observation
+                else:
+                    write(rows[lane], observation)
+            except Exception as error:
+                ended.append(Ending(lane, False, False, error))
+                continue
+            if terminated or truncated:
+                ended.append(Ending(lane, bool(terminated), bool(truncated)))
+        return ended
+
+    def assign(self, lane: int, seed: int | None, number: int) -> None:
+        """Have the lane's next step start this episode."""
+        self._state[lane], self._seeds[lane], self._numbers[lane] = RESETS, seed, number
+
+    def rest(self, lane: int) -> None:
+        """Let the lane do nothing from now on."""
+        self._state[lane] = RESTS
+        self.observations[lane] = 0.0
+
+    def replace(self, lane: int) -> bool:
+        """Put a new copy in the place of one that failed."""
+        close_quietly(self._envs[lane])
+        self._envs[lane] = self._source.make()
+        self.observations[lane] = 0.0
+        return True
+
+    def close(self) -> None:
+        """Close all environments."""
+        for env in self._envs:
+            close_quietly(env)
+
+    def _reset(self, lane: int, ended: list[Ending]) -> None:
+        self.rewards[lane] = 0.0
+        if self._state[lane] == RESTS:
+            return
+        self._state[lane], self._steps[lane] = RUNS, 0
+        try:
+            self._watch(self._numbers[lane], 0)
+            observation, _ = self._envs[lane].reset(seed=self._seeds[lane])
+            self._write(self._rows[lane], observation)
+        except Exception as error:
+            ended.append(Ending(lane, False, False, error))
+
+
+def close_quietly(env: Any) -> None:
+    """Close an environment whose results are already in hand; what it says to that no longer matters."""
+    with contextlib.suppress(Exception):
+        env.close()

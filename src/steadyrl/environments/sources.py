@@ -1,0 +1,151 @@
+"""Where environments come from: a Gymnasium id, a spec, a factory, or a learning process.
+
+A source can be sent to another process (by cloudpickle, so that factories from a script or a notebook work) and
+makes the same environment there.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+
+from steadyrl.environments.process_env import ProcessEnv
+from steadyrl.errors import MissingExtraError, RolloutError
+from steadyrl.exact.process import LearningProcess
+
+LONGEST = 100_000
+"""Actions after which an episode without a time limit counts as one that does not end."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """An environment that can be made anywhere, any number of times."""
+
+    name: str
+    id: str | None
+    """The Gymnasium id, where there is one."""
+    arguments: Mapping[str, Any]
+    """For gymnasium.make."""
+    factory: Callable[[], Any] = field(compare=False)
+
+    def make(self) -> Any:
+        """Return a new environment."""
+        env = self.factory()
+        if not isinstance(env, gymnasium.Env):
+            raise RolloutError(
+                f"the factory {self.name} returned {type(env).__name__}, not a gymnasium.Env; a vector environment "
+                "cannot be used, since work is cut into blocks that make their own copies"
+            )
+        return env
+
+
+@dataclass(frozen=True)
+class Description:
+    """What is known of an environment before anything is run in it."""
+
+    observation_space: Any
+    action_space: Any
+    max_episode_steps: int | None
+    fixed_episode: Any
+    """Observations and rewards of every episode, where all are the same (StateSweep); else None."""
+    module: str
+    """Where the environment's class is defined."""
+
+
+def as_source(environment: Any, make_arguments: Mapping[str, Any] | None = None) -> Source:
+    """Return the source of whatever a user may call an environment."""
+    arguments = dict(make_arguments or {})
+    if isinstance(environment, str):
+        return Source(environment, environment, arguments, partial(_make, environment, arguments))
+    if isinstance(environment, EnvSpec):
+        return Source(environment.id, None, arguments, partial(_make, environment, arguments))
+    if arguments:
+        raise RolloutError(
+            f"{sorted(arguments)} are for gymnasium.make and need an id or a spec; let the factory pass them itself"
+        )
+    if isinstance(environment, LearningProcess):
+        return Source(f"{environment!r} {environment.digest}", None, {}, partial(ProcessEnv, environment))
+    if isinstance(environment, gymnasium.Env):
+        raise RolloutError(
+            f"{environment} is one environment, but collecting needs fresh copies; give its id, its spec "
+            "(env.spec), or a function that makes it"
+        )
+    if callable(environment):
+        name = getattr(environment, "__qualname__", None) or repr(environment)
+        return Source(name, None, {}, environment)
+    raise RolloutError(
+        f"environment is {environment!r}; it must be a Gymnasium id, a spec, a LearningProcess, or a function "
+        "that returns an environment"
+    )
+
+
+def describe(source: Source) -> Description:
+    """Make the environment once and read its spaces and limits."""
+    env = source.make()
+    try:
+        limit = getattr(env.unwrapped, "max_episode_steps", None) if env.spec is None else env.spec.max_episode_steps
+        fixed = getattr(env.unwrapped, "fixed_episode", None)
+        episode = None if fixed is None else fixed()
+        return Description(env.observation_space, env.action_space, limit, episode, type(env.unwrapped).__module__)
+    finally:
+        env.close()
+
+
+def _make(id_or_spec: Any, arguments: Mapping[str, Any]) -> Any:
+    name = id_or_spec if isinstance(id_or_spec, str) else id_or_spec.id
+    if isinstance(id_or_spec, str) and name.split("/")[-1].split("-v")[0].endswith("BulletEnv") and ":" not in name:
+        _import_bullet()
+    try:
+        return gymnasium.make(id_or_spec, disable_env_checker=True, **arguments)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise MissingExtraError(_extra_line(name, error)) from error
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        raise RolloutError(
+            f"Gymnasium cannot make {name!r} ({error}); if a package registers it, name it too, as in 'package:Name-v0'"
+        ) from error
+    except Exception as error:
+        if not arguments:  # then it is the environment's own affair
+            raise
+        raise RolloutError(_arguments_line(id_or_spec, name, arguments, error)) from error
+
+
+def _arguments_line(id_or_spec: Any, name: str, arguments: Mapping[str, Any], error: Exception) -> str:
+    """What to say of arguments that an environment does not take, or not with these values."""
+    known = _constructor_arguments(id_or_spec)
+    given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+    unknown = [key for key in arguments if f"unexpected keyword argument '{key}'" in str(error)]
+    if unknown:
+        text = f"{name} takes no argument {unknown[0]!r} (of those for gymnasium.make: {given})"
+    else:
+        text = f"{name} cannot be made with {given} ({type(error).__name__}: {error})"
+    takes = f"it takes {', '.join(known)}, and " if known else "besides its own, "
+    return f"{text}; {takes}every environment max_episode_steps: mend or leave out --make (make_arguments)"
+
+
+def _constructor_arguments(id_or_spec: Any) -> list[str]:
+    spec = gymnasium.spec(id_or_spec) if isinstance(id_or_spec, str) else id_or_spec
+    entry: Any = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [found.name for found in inspect.signature(entry).parameters.values() if found.kind in kinds]
+
+
+def _import_bullet() -> None:
+    try:
+        import pybullet_envs_gymnasium  # noqa: F401  (registers the environments)
+    except ImportError as error:
+        raise MissingExtraError(
+            "the Bullet environments need PyBullet; install them with: pip install 'steadyrl[bullet]'"
+        ) from error
+
+
+def _extra_line(name: str, error: Exception) -> str:
+    return (
+        f"{name} needs a package that is not installed ({error}); for MuJoCo: pip install 'steadyrl[mujoco]', for "
+        "classic control and toy-text rendering: pip install 'gymnasium[classic-control,toy-text]'"
+    )

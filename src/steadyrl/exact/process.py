@@ -1,0 +1,353 @@
+"""Learning processes: the endless loop of episodes in which an agent learns, as a finite model.
+
+The paper's M_L goes terminal state -> ... -> terminal state -> ... for ever. Its terminal states are
+not declared but found (Definition 1): the largest set of states that contains the initial ones
+and in which all states and actions have the same transition probabilities, which are those of a
+reset. An episode's length T counts the transitions from one terminal state to the next, the
+reset included, so an episode of l actions in Gymnasium has T = l + 1.
+
+    state 0 (terminal) --reset--> state 1 --action--> ... --action--> state 0 or another terminal
+
+A reward belongs to the state in which it arrives (`rewards` [S]), or is the expected reward of a
+transition (`rewards` [S, A], Gymnasium's way).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from steadyrl.common.storage import load_arrays, save_arrays
+from steadyrl.errors import FileFormatError, ProcessError
+from steadyrl.exact import time_limits as time_limit_layers
+from steadyrl.exact.time_limits import Layers
+from steadyrl.exact.validation import (
+    as_initial,
+    as_mask,
+    as_matrices,
+    as_rewards,
+    frozen,
+    one_row,
+    read_only,
+    terminal_states,
+)
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+_MOST_STATES = 2**31 - 1
+
+
+class LearningProcess:
+    """A finite learning process, immutable; its terminal states are found, not declared.
+
+    Args:
+        transitions: probabilities [A, S, S], or one [S, S] matrix for each action, dense or sparse; [a, s, t] is the
+            probability of going from s to t with action a. A state that ends an episode leads to the first states
+            of the next.
+        rewards: [S], received on arrival in a state, or [S, A], the expected reward of an action.
+        initial: [S], the distribution of the state at time 0, on terminal states.
+        names: a name for each state, for messages and tables; by default their numbers.
+        null: the number of the null state, or of several, of a perturbed process (see `perturb`). A null
+            state never counts as terminal, though its row may be that of a terminal state.
+        nonterminal: other states to leave out of the terminal ones. Definition 1's set is the largest, so it takes
+            in a state of mid-episode from which every action happens to lead where a reset does; an environment
+            that says where its episodes end knows better.
+
+    Raises:
+        ProcessError: if an array has the wrong shape, a row is not a distribution, or a value is not finite.
+
+    Example:
+        >>> step_or_end = [[[0, 1], [1, 0]]]  # one action: 0 -> 1 -> 0 -> 1 -> ...
+        >>> process = LearningProcess(step_or_end, rewards=[0, 5], initial=[1, 0])
+        >>> process.terminal.tolist()
+        [True, False]
+    """
+
+    def __init__(
+        self,
+        transitions: Any,
+        rewards: ArrayLike,
+        initial: ArrayLike,
+        *,
+        names: Sequence[str] | None = None,
+        null: int | Sequence[int] | None = None,
+        nonterminal: Sequence[int] | None = None,
+    ) -> None:
+        matrices = tuple(as_matrices(transitions))
+        n_states = int(matrices[0].shape[0])
+        if names is not None and len(names) != n_states:
+            raise ProcessError(f"names has {len(names)} entries, but there are {n_states} states")
+        start = as_initial(initial, n_states)
+        kept_out = as_mask("null", null, n_states), as_mask("nonterminal", nonterminal, n_states)
+        terminal = terminal_states(matrices, start, kept_out[0] | kept_out[1])
+        self._assemble(
+            n_actions=len(matrices),
+            matrices=one_row(matrices, terminal),
+            rewards=as_rewards(rewards, n_states, len(matrices)),
+            initial=start,
+            terminal=terminal,
+            null=kept_out[0],
+            nonterminal=kept_out[1],
+            names=None if names is None else tuple(str(name) for name in names),
+            layers=None,
+        )
+
+    def _assemble(
+        self,
+        *,
+        n_actions: int,
+        matrices: tuple[Any, ...] | None,
+        rewards: Array,
+        initial: Array,
+        terminal: Mask,
+        null: Mask,
+        nonterminal: Mask,
+        names: tuple[str, ...] | None,
+        layers: Layers | None,
+    ) -> None:
+        self._n_states, self._n_actions = len(initial), n_actions
+        self._matrices = matrices
+        self._rewards, self._initial = frozen(rewards), frozen(initial)
+        self._terminal, self._null, self._nonterminal = frozen(terminal), null, nonterminal
+        self._names, self._layers = names, layers
+
+    @property
+    def n_states(self) -> int:
+        """The number of states, terminal, null and unreachable ones included."""
+        return self._n_states
+
+    @property
+    def n_actions(self) -> int:
+        """The number of actions, the same in every state."""
+        return self._n_actions
+
+    @property
+    def transitions(self) -> tuple[Any, ...]:
+        """One sparse [S, S] matrix (csr_array) of probabilities an action."""
+        if self._matrices is None:
+            assert self._layers is not None
+            self._matrices = tuple(read_only(m) for m in time_limit_layers.materialise(self._layers))
+        return self._matrices
+
+    @property
+    def rewards(self) -> Array:
+        """Rewards as given: [S] on arrival, or [S, A] expected."""
+        return self._rewards
+
+    @cached_property
+    def expected_rewards(self) -> Array:
+        """Expected reward [S, A] of each action, whichever way the rewards were given."""
+        if self._rewards.ndim == 2:
+            return self._rewards
+        return frozen(expected(self, self._rewards))
+
+    @property
+    def initial(self) -> Array:
+        """The distribution [S] of the state at time 0."""
+        return self._initial
+
+    @property
+    def terminal(self) -> Mask:
+        """Which states are terminal, [S]; none if the initial states differ (Definition 1 fails)."""
+        return self._terminal
+
+    @property
+    def null(self) -> int | None:
+        """The null state of a perturbed process (the first, if a detour has several), or None."""
+        return int(np.flatnonzero(self._null)[0]) if self._null.any() else None
+
+    @property
+    def null_states(self) -> Mask:
+        """Which states are null states, [S]."""
+        return self._null
+
+    @property
+    def nonterminal(self) -> Mask:
+        """Which states were declared not to be terminal, [S]."""
+        return self._nonterminal
+
+    @property
+    def layers(self) -> Layers | None:
+        """What a time-limited process is made of; None for any other."""
+        return self._layers
+
+    @cached_property
+    def reset(self) -> Array:
+        """The distribution [S] of the state after a terminal one; zeros if there is none."""
+        row = np.zeros(self._n_states)
+        if self._layers is not None:
+            n_inside = len(self._layers.inside)
+            row[:n_inside] = self._layers.start_inside
+            row[-len(self._layers.start_out) :] = self._layers.start_out
+        elif self._terminal.any():
+            row = self.transitions[0][[int(np.argmax(self._terminal))]].toarray()[0]
+        return frozen(row)
+
+    def name(self, state: int) -> str:
+        """Return a readable name of a state."""
+        if self._layers is not None:
+            return self._layers.name(state)
+        return str(state) if self._names is None else self._names[state]
+
+    def with_time_limit(self, n: int) -> LearningProcess:
+        """Return the process whose episodes are cut after `n` actions (Gymnasium's TimeLimit).
+
+        States become (state, step): state number k * N + i is the i-th of this process's N non-terminal
+        states after k actions, k = 0, ..., n - 1; then come N states in which the limit cut the
+        episode, terminal too; then the terminal states of this process. T is at most n + 1. The
+        transitions are built only if asked for: the analysis passes over the layers instead.
+        """
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+            raise ProcessError(f"a time limit is a positive number of actions, not {n!r}")
+        if self._null.any():
+            raise ProcessError(
+                "this process is perturbed, and whether null steps count towards a time limit is ambiguous; "
+                "set the limit first: perturb(process.with_time_limit(n), perturbation)"
+            )
+        if not self._terminal.any():
+            raise ProcessError(
+                "this process has no terminal states (its initial states differ in their transitions), so "
+                "its episodes have no start from which a limit could count; see check_episodic(process)"
+            )
+        if self._layers is not None:
+            shorter = min(int(n), self._layers.limit)
+            return self if shorter == self._layers.limit else self._layers.base.with_time_limit(shorter)
+        if (n + 1) * (self._n_states - int(self._terminal.sum())) > _MOST_STATES:
+            raise ProcessError(f"a limit of {n} actions on {self._n_states} states makes over {_MOST_STATES:,} of them")
+        reset_reward(self)
+        limited, layers = object.__new__(LearningProcess), Layers.of(self, int(n))
+        limited._assemble(
+            n_actions=self._n_actions,
+            matrices=None,
+            rewards=layers.rewards(),
+            initial=layers.outside(self._initial),
+            terminal=np.arange(layers.n_states) >= layers.limit * len(layers.inside),
+            null=as_mask("null", None, layers.n_states),
+            nonterminal=as_mask("nonterminal", None, layers.n_states),
+            names=None,
+            layers=layers,
+        )
+        return limited
+
+    @classmethod
+    def from_gymnasium(
+        cls,
+        env_or_id: Any,
+        time_limit: Literal["spec"] | int | None = "spec",
+        **make_arguments: Any,
+    ) -> LearningProcess:
+        """Return the learning process of a Gymnasium environment that carries its model.
+
+        Any environment will do whose unwrapped object has `P` and `initial_state_distrib` (the toy-text
+        ones). States keep Gymnasium's numbers; a transition flagged terminated leads to a terminal state of
+        its own, numbered after them. See `steadyrl.toytext`.
+
+        Args:
+            env_or_id: an environment, or the id of one (then `make_arguments` go to gymnasium.make).
+            time_limit: "spec" takes the limit from the environment's spec, if it has one; a number sets
+                it; None ignores it. A limit makes states (state, step): see `with_time_limit`.
+            make_arguments: for gymnasium.make, such as map_name="8x8".
+        """
+        from steadyrl.exact.toy_text import read_model
+
+        model, limit = read_model(env_or_id, time_limit, make_arguments)
+        process = cls(model.transitions, model.rewards, model.initial, names=model.names, nonterminal=model.nonterminal)
+        return process if limit is None else process.with_time_limit(limit)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the process to an npz file, without pickle, all or nothing."""
+        save_arrays(path, "learning process", *self._content())
+
+    @property
+    def digest(self) -> str:
+        """Twelve letters that are the same for the same process, and others for another."""
+        header, arrays = self._content()
+        found = sha256(repr(header).encode())
+        for name, values in arrays.items():
+            numbers = values.astype(np.int64) if values.dtype.kind in "iu" else values  # however wide they came
+            found.update(f"{name} {numbers.dtype.kind} {numbers.shape}".encode())
+            found.update(np.ascontiguousarray(numbers).tobytes())
+        return found.hexdigest()[:12]
+
+    def _content(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Header and arrays of the file."""
+        if self._layers is not None:
+            base, limit = self._layers.base, self._layers.limit
+        else:
+            base, limit = self, None
+        arrays: dict[str, Any] = {"rewards": base._rewards, "initial": base._initial}
+        for action, matrix in enumerate(base.transitions):
+            for part in ("data", "indices", "indptr"):
+                arrays[f"{part}_{action}"] = getattr(matrix, part)
+        if base._names is not None:
+            arrays["names"] = np.array(base._names, dtype=str)
+        for kind, mask in (("null", base._null), ("nonterminal", base._nonterminal)):
+            if mask.any():
+                arrays[kind] = np.flatnonzero(mask)
+        return {"n_states": base.n_states, "n_actions": base.n_actions, "time_limit": limit}, arrays
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> LearningProcess:
+        """Read a process that `save` wrote.
+
+        Raises:
+            FileFormatError: if the file is truncated, damaged, or not a saved process.
+        """
+        header, arrays = load_arrays(path, "learning process")
+        try:
+            shape = (int(header["n_states"]),) * 2
+            matrices = [
+                sp.csr_array(tuple(arrays[f"{part}_{a}"] for part in ("data", "indices", "indptr")), shape)
+                for a in range(int(header["n_actions"]))
+            ]
+            names = arrays["names"].tolist() if "names" in arrays else None
+            kept_out = {kind: arrays[kind].tolist() for kind in ("null", "nonterminal") if kind in arrays}
+            process = cls(matrices, arrays["rewards"], arrays["initial"], names=names, **kept_out)
+            limit = header["time_limit"]
+            return process if limit is None else process.with_time_limit(int(limit))
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise FileFormatError(
+                f"{os.fspath(path)!r} does not hold a whole learning process ({error}); save it again"
+            ) from error
+
+    def __repr__(self) -> str:
+        limit = "" if self._layers is None else f", time limit {self._layers.limit}"
+        actions = "1 action" if self._n_actions == 1 else f"{self._n_actions} actions"
+        return f"LearningProcess({self._n_states} states, {actions}, {int(self._terminal.sum())} terminal{limit})"
+
+
+def reset_reward(process: LearningProcess) -> Array:
+    """Return the expected reward [A] of the reset, if rewards [S, A] give it one that is the same everywhere.
+
+    Raises:
+        ProcessError: if it depends on the terminal state, so that what an episode earns depends on how the one before
+            it ended.
+    """
+    states = np.flatnonzero(process.terminal)
+    rows = process.rewards[states] if process.rewards.ndim == 2 else np.zeros((len(states), process.n_actions))
+    differs = ~np.isclose(rows, rows[0], rtol=1e-9, atol=0.0).all(axis=1)
+    if differs.any():
+        odd = int(states[np.argmax(differs)])
+        raise ProcessError(
+            f"the reset has the expected rewards {rows[0].tolist()} after {process.name(int(states[0]))}, but "
+            f"{process.rewards[odd].tolist()} after {process.name(odd)}, another terminal state, so what an episode "
+            "earns depends on how the one before it ended; give rewards for ending in a state as rewards [S], received "
+            "on arrival, or as the expected reward of the action that leads there"
+        )
+    result: Array = rows[0]
+    return result
+
+
+def expected(process: LearningProcess, arrival: Array) -> Array:
+    """Return [S, A]: the expected value of `arrival` [S] in the state that an action leads to."""
+    if process.layers is not None:
+        return time_limit_layers.expected(process.layers, arrival)
+    return np.column_stack([matrix @ arrival for matrix in process.transitions])

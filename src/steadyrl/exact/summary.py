@@ -1,0 +1,219 @@
+"""One process, one policy: all that the exact analysis has to say, with a residual for every theorem.
+
+A residual is the difference between two sides of an equation of the paper, computed by different routes; it
+should be of the order of rounding (1e-12), or of a difference quotient's error (1e-7) for Theorem 5.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from steadyrl.common.checks import check_tolerance
+from steadyrl.common.detours import Perturbation
+from steadyrl.common.storage import plain
+from steadyrl.errors import MixingTimeError
+from steadyrl.exact.chain import induced_chain
+from steadyrl.exact.conditions import check_episodic
+from steadyrl.exact.gradients import steady_state_policy_gradient
+from steadyrl.exact.mixing import mixing_time, total_variation
+from steadyrl.exact.perturb import perturb
+from steadyrl.exact.process import LearningProcess
+from steadyrl.exact.stationary import expected_visits, period, stationary_distribution
+from steadyrl.exact.tabular import as_policy, extend_policy, softmax_policy
+from steadyrl.exact.values import action_values, episode_performance, steady_state_performance
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PolicySummary:
+    """What holds under one policy whose episodes end."""
+
+    average_episode_length: float
+    period: int
+    episode_performance: float
+    steady_state_performance: float
+    mixing_time: float | None
+    """None if it was not found within the permitted steps (see notes)."""
+    epsilon: float | None
+    """Of the recursive perturbation; None where E[T] = 1 leaves none to choose, or the process is perturbed already."""
+    perturbed_mixing_time: float | None
+    """Given that the state is not null; None without epsilon, or if it was not found."""
+    theorems: dict[str, float]
+    """The residual of each statement of the paper."""
+    notes: tuple[str, ...]
+    """What could not be found, and why."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The size of a process, Definition 1, and what holds under one policy."""
+
+    states: int
+    actions: int
+    terminal_states: int
+    time_limit: int | None
+    homogeneous: bool
+    finite: bool
+    """For every policy."""
+    finite_under_policy: bool
+    message: str
+    witness: dict[int, tuple[int, ...]]
+    tolerance: float
+    policy: PolicySummary | None
+    """None where this policy's episodes do not end."""
+
+    @property
+    def verdict(self) -> str:
+        """When data is at steady state, in a sentence."""
+        found = self.policy
+        if found is None:
+            return "There is no steady state: under this policy episodes do not end."
+        within = f"within {self.tolerance:g} of its steady state"
+        if found.mixing_time is None:
+            return f"Not {within} for a very long time."
+        later = ""
+        if found.perturbed_mixing_time is not None:
+            after = found.perturbed_mixing_time / found.average_episode_length
+            faster = found.perturbed_mixing_time < found.mixing_time
+            later = (
+                f"; perturbed starts bring it there in {after:.3g}" if faster else "; perturbed starts would not help"
+            )
+        if math.isinf(found.mixing_time):
+            return f"As it is, the process never comes {within}{later}{' average episode lengths' if later else ''}."
+        before = found.mixing_time / found.average_episode_length
+        return f"As it is, the process comes {within} after {before:.3g} average episode lengths{later}."
+
+    @property
+    def ok(self) -> bool:
+        """Whether this is an episodic learning process."""
+        return self.homogeneous and self.finite
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain JSON values under stable keys; an infinite mixing time becomes null."""
+        result: dict[str, Any] = plain({"ok": self.ok, **asdict(self)})
+        return result
+
+
+def summarise(
+    process: LearningProcess, policy: ArrayLike, *, epsilon: float | None = None, tolerance: float = 0.01
+) -> Summary:
+    """Return everything the exact analysis has to say about a process under a policy.
+
+    Args:
+        process: the learning process.
+        policy: [S, A].
+        epsilon: of the recursive perturbation; None takes the paper's 1 - 1/E[T].
+        tolerance: the distance at which the process counts as mixed.
+    """
+    check_tolerance(tolerance)
+    pi = as_policy(process, policy)
+    for_all = check_episodic(process)
+    for_this = check_episodic(process, pi)
+    return Summary(
+        states=process.n_states,
+        actions=process.n_actions,
+        terminal_states=int(process.terminal.sum()),
+        time_limit=None if process.layers is None else process.layers.limit,
+        homogeneous=for_all.homogeneous,
+        finite=for_all.finite,
+        finite_under_policy=for_this.finite,
+        message=for_all.message,
+        witness=dict(for_all.witness),
+        tolerance=tolerance,
+        policy=_under(process, pi, epsilon, tolerance) if for_this.ok else None,
+    )
+
+
+def _under(process: LearningProcess, pi: Array, epsilon: float | None, tolerance: float) -> PolicySummary:
+    visits = expected_visits(process, pi)
+    mean = float(visits.sum())
+    notes: list[str] = []
+
+    def found(what: str, *arguments: Any, **options: Any) -> float | None:
+        try:
+            return mixing_time(*arguments, **options)
+        except MixingTimeError as error:
+            notes.append(f"{what}: {error}")
+            return None
+
+    perturbation = _perturbation(process, mean, epsilon)
+    theorems = _theorems(process, pi, mean)
+    mixed = None
+    if perturbation is not None:
+        perturbed = perturb(process, perturbation)
+        extended = extend_policy(perturbed, pi)
+        theorems |= _perturbed_theorems(process, pi, perturbed, extended)
+        mixed = found("perturbed mixing time", perturbed, extended, tolerance, given_not_null=True)
+    return PolicySummary(
+        average_episode_length=mean,
+        period=period(process, pi),
+        episode_performance=episode_performance(process, pi),
+        steady_state_performance=steady_state_performance(process, pi),
+        mixing_time=found("mixing time", process, pi, tolerance),
+        epsilon=None if perturbation is None else perturbation.epsilon,
+        perturbed_mixing_time=mixed,
+        notes=tuple(notes),
+        theorems=dict(sorted(theorems.items(), key=lambda item: item[0].replace("Prop", "Z"))),
+    )
+
+
+def _perturbation(process: LearningProcess, mean: float, epsilon: float | None) -> Perturbation | None:
+    if process.null is not None:
+        return None
+    if epsilon is not None:
+        return Perturbation(epsilon)
+    return Perturbation.for_average_episode_length(mean) if mean > 1 else None
+
+
+def _theorems(process: LearningProcess, pi: Array, mean: float) -> dict[str, float]:
+    rho = stationary_distribution(process, pi)
+    chain = induced_chain(process, pi)
+    per_episode = episode_performance(process, pi)
+    per_step = steady_state_performance(process, pi)
+    scale = max(abs(per_episode), float(np.abs(process.rewards).max()) or 1.0)
+    return {
+        "Theorem 1: rho = rho M": float(np.abs(rho @ chain - rho).sum()),
+        "Proposition 5: E[T] rho(terminal) = 1": abs(mean * float(rho[process.terminal].sum()) - 1),
+        "Theorem 4: J_epi = J_avg E[T]": abs(per_episode - per_step * mean) / scale,
+        "Theorem 5: gradient = difference quotient": _gradient_residual(process, pi),
+    }
+
+
+def _perturbed_theorems(
+    process: LearningProcess, pi: Array, perturbed: LearningProcess, extended: Array
+) -> dict[str, float]:
+    rho_plus = stationary_distribution(perturbed, extended)
+    conditioned = rho_plus[: process.n_states] / (1 - rho_plus[process.n_states :].sum())
+    q, q_plus = action_values(process, pi), action_values(perturbed, extended)[: process.n_states]
+    scale = float(np.nanmax(np.abs(q))) or 1.0
+    return {
+        "Theorem 2: the perturbed period is 1": float(period(perturbed, extended) - 1),
+        "Theorem 3: rho = rho+ given not null": total_variation(conditioned, stationary_distribution(process, pi)),
+        "Theorem 3: Q = Q+": float(np.nanmax(np.abs(q - q_plus))) / scale,
+    }
+
+
+def _gradient_residual(process: LearningProcess, pi: Array) -> float:
+    """Return how far Theorem 5's gradient is from J_epi's slope in its direction, relative to it."""
+    with np.errstate(divide="ignore"):
+        logits = np.log(pi)
+    gradient = steady_state_policy_gradient(process, logits)
+    size = float(np.linalg.norm(gradient))
+    if size == 0:
+        return 0.0
+
+    def slope(step: float) -> float:
+        ahead, behind = (
+            episode_performance(process, softmax_policy(logits + sign * step * gradient / size)) for sign in (1, -1)
+        )
+        return (ahead - behind) / (2 * step)
+
+    # Richardson: the error of a central difference falls from h^2 to h^4.
+    quotient = (4 * slope(5e-4) - slope(1e-3)) / 3
+    return abs(quotient / size - 1)

@@ -1,0 +1,196 @@
+"""What an experiment is: settings for each scale, a run, a figure, findings.
+
+    settings -> run -> Result (a file) -> figure, findings
+
+A figure and its findings are functions of the result alone, so whoever has the file can draw and judge it again. The
+same settings and seed give the same file, to the byte, on however many cores.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steadyrl.common.intervals import Interval
+from steadyrl.common.storage import load_arrays, save_arrays, write_atomically
+from steadyrl.errors import FileFormatError
+from steadyrl.experiments.workspace import Lab
+
+SCALES = ("quick", "laptop", "paper")
+
+_KIND = "reproduction"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One claim, and what was measured beside it."""
+
+    claim: str
+    """What the paper says, in one line."""
+    measured: str
+    """Our numbers, with intervals."""
+    agrees: bool | None
+    """None: this size cannot tell."""
+    why: str = ""
+    """Where it differs, or cannot be told: why."""
+
+    @property
+    def verdict(self) -> str:
+        """The finding in one or two words."""
+        return "cannot tell" if self.agrees is None else "agrees" if self.agrees else "differs"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run found: numbers (JSON) and arrays, with all that determines them."""
+
+    experiment: str
+    scale: str
+    seed: int
+    settings: Mapping[str, Any]
+    numbers: Mapping[str, Any]
+    arrays: Mapping[str, Any]
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def command(self) -> str:
+        """The command that makes this result again."""
+        seed = f" --seed {self.seed}" if self.seed else ""
+        return f"steadyrl reproduce {self.experiment} --scale {self.scale}{seed} --out results"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What was asked for: with the same versions, the same identity means the same result."""
+        return identity(self.experiment, self.scale, self.seed, self.settings)
+
+    def header(self) -> dict[str, Any]:
+        """Return all but the arrays, as JSON; what is infinite (never) or not a number becomes text."""
+        result: dict[str, Any] = plain(
+            {
+                **self.identity,
+                "command": self.command,
+                "versions": dict(self.versions),
+                "numbers": dict(self.numbers),
+            }
+        )
+        return result
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write NAME.npz, which is whole, and NAME.json, the same without arrays, for people."""
+        target = Path(folder)
+        save_arrays(target / f"{self.experiment}.npz", _KIND, self.header(), self.arrays)
+        text = json.dumps(self.header(), indent=1, sort_keys=True) + "\n"
+        write_atomically(target / f"{self.experiment}.json", text.encode())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Result:
+        """Read NAME.npz.
+
+        Raises:
+            FileFormatError: if the file is damaged or holds something else.
+        """
+        header, arrays = load_arrays(path, _KIND)
+        try:
+            return cls(
+                header["experiment"],
+                header["scale"],
+                header["seed"],
+                header["settings"],
+                unplain(header["numbers"]),
+                arrays,
+                header["versions"],
+            )
+        except KeyError as error:
+            raise FileFormatError(f"{os.fspath(path)!r} is not a whole result: {error} is missing") from error
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Steps of one environment that a run takes, and how fast a core makes them."""
+
+    environment: str
+    steps: float
+    rate: float
+    """Steps per second and core, as measured on one machine."""
+
+    @property
+    def hours(self) -> float:
+        """Core-hours."""
+        return self.steps / self.rate / 3600
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One item of the paper."""
+
+    name: str
+    title: str
+    claim: str
+    """In one line."""
+    settings: Mapping[str, Any]
+    """A dataclass of settings for each scale."""
+    run: Callable[[Any, Lab], tuple[dict[str, Any], dict[str, Any]]]
+    """Settings and where to work -> numbers and arrays."""
+    draw: Callable[[Result], Any]
+    """A result -> a matplotlib figure."""
+    findings: Callable[[Result], Sequence[Finding]]
+    rows: Callable[[Result], Sequence[tuple[str, str]]] = lambda result: ()
+    """Further numbers, as names and text."""
+    departures: Callable[[Result], Sequence[str]] = lambda result: ()
+    """What was done otherwise than in the paper."""
+    cost: Callable[[Any], Sequence[Cost]] = lambda settings: ()
+
+
+def identity(experiment: str, scale: str, seed: int, settings: Any) -> dict[str, Any]:
+    """Return what determines a result, as JSON."""
+    chosen = settings if isinstance(settings, Mapping) else asdict(settings)
+    result: dict[str, Any] = plain({"experiment": experiment, "scale": scale, "seed": seed, "settings": chosen})
+    return result
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it; infinities and not-a-number as text, since JSON has none."""
+    if isinstance(value, Interval):
+        return plain(vars(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return str(value) if not math.isfinite(value) else float(f"{value:.12g}")
+    return value
+
+
+def unplain(value: Any) -> Any:
+    """Return what `plain` made text as numbers again."""
+    if isinstance(value, dict):
+        return {key: unplain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [unplain(item) for item in value]
+    return float(value) if value in ("inf", "-inf", "nan") else value
+
+
+def interval_text(found: Mapping[str, float], digits: int = 3) -> str:
+    """Return "value (low to high)" of an interval as it stands in a result's numbers.
+
+    An interval that has the noise of a mixing time taken off may lie below the observed value: then it comes first.
+    """
+    value, low, high = (_number(found[key], digits) for key in ("value", "low", "high"))
+    if value == low == high:
+        return value
+    if found["value"] > found["high"] and value != high:
+        return f"{low} to {high} (as observed, noise included, {value})"
+    return f"{value} ({low} to {high})"
+
+
+def _number(value: float, digits: int) -> str:
+    return "never" if math.isinf(value) and value > 0 else f"{value:.{digits}g}"

@@ -1,0 +1,158 @@
+"""Where experiments work: collecting with a memory, so that an interrupted run goes on where it stopped.
+
+Everything that a run asks for has a label. What is finished is kept under it in the run's folder of unfinished work,
+and what is half finished keeps its blocks there; a second run with the same settings finds both. The folder goes when
+the experiment is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from steadyrl.common.detours import Perturbation
+from steadyrl.common.storage import load_arrays, save_arrays
+from steadyrl.diagnosis.collection import split
+from steadyrl.lengths.age_sums import AgeSums
+from steadyrl.rollouts.blocks import Task
+from steadyrl.rollouts.collect import collect_episodes, collect_samples
+from steadyrl.rollouts.episodes import Episodes, EpisodeWork
+from steadyrl.rollouts.planning import Options, make_plan
+from steadyrl.rollouts.samples import Samples
+
+_KIND = "unfinished work"
+_SEEDS = 1_000_003  # apart, so that runs of neighbouring seeds do not meet
+
+
+@dataclass
+class Lab:
+    """A folder of unfinished work, and how to collect."""
+
+    seed: int
+    folder: Path
+    backend: str = "auto"
+    workers: int | None = None
+    address: str | None = None
+    progress: bool | TextIO = False
+    say: Callable[[str], None] = lambda text: None
+    versions: dict[str, str] = field(default_factory=dict)
+    """Of all that took part so far."""
+
+    def derived_seed(self, number: int) -> int:
+        """Return the seed of the run's part with this number."""
+        return self.seed + _SEEDS * (number + 1)
+
+    def arrays(self, label: str, compute: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """Return what `compute` gives, or gave when the run was interrupted."""
+        path = self.folder / f"{label}.npz"
+        if path.exists():
+            header, found = load_arrays(path, _KIND)
+            self.versions |= header["versions"]
+            return found
+        before, self.versions = self.versions, {}
+        made = {key: np.asarray(value) for key, value in compute().items()}
+        save_arrays(path, _KIND, {"versions": self.versions}, made)
+        self.versions = before | self.versions
+        return made
+
+    def task(self, environment: Any, policy: Any) -> Task:
+        """Return an environment's codecs and the policy that a name stands for: the same in all parts of a run."""
+        return make_plan(environment, policy, EpisodeWork(1), Options(seed=self.seed), ["reproduce"]).task
+
+    def policy(self, environment: Any, policy: Any) -> Any:
+        """Return the policy that a name stands for, as an object."""
+        return self.task(environment, policy).policy
+
+    def episodes(self, label: str, environment: Any, policy: Any, count: int, *, seed: int, **more: Any) -> Episodes:
+        """Collect episodes; finished blocks survive an interruption, the whole is the caller's to keep."""
+        partial = self.folder / f"{label}.partial"
+        self.say(f"{label}: {count:,} episodes")
+        options = {"checkpoint": partial, "resume": partial.exists()}
+        found = collect_episodes(environment, policy, count, seed=seed, **(self._how() | options | more))
+        self._note(found.provenance)
+        return found
+
+    def samples(
+        self,
+        label: str,
+        environment: Any,
+        policy: Any,
+        rollouts: int,
+        times: ArrayLike,
+        *,
+        seed: int,
+        perturbation: Perturbation | None = None,
+        **more: Any,
+    ) -> Samples:
+        """Collect samples; finished blocks survive an interruption, the whole is the caller's to keep."""
+        partial = self.folder / f"{label}.partial"
+        self.say(f"{label}: {rollouts:,} rollouts")
+        options = {"checkpoint": partial, "resume": partial.exists(), "perturbation": perturbation}
+        found = collect_samples(environment, policy, rollouts, times, seed=seed, **(self._how() | options | more))
+        self._note(found.provenance)
+        return found
+
+    def age_sums(
+        self, label: str, environment: Any, policy: Any, count: int, *, seed: int, chunk: int, groups: int, width: int
+    ) -> tuple[list[AgeSums], Any]:
+        """Collect episodes in chunks; return sums of the first `width` observed values at each age, and all lengths.
+
+        Args:
+            label: of the part.
+            environment: as for `collect_episodes`.
+            policy: as for `collect_episodes`.
+            count: episodes in all.
+            seed: of the part.
+            chunk: episodes held in memory at once; half of it is a block, so that two cores share a chunk.
+            groups: groups in all, whose scatter gives error bands.
+            width: observed values kept.
+        """
+        chunks = -(-count // chunk)
+        sums: list[AgeSums] = []
+        lengths = []
+        for i in range(chunks):
+            size = min(chunk, count - i * chunk)
+            name = f"{label}-{i}"
+
+            def compute(i: int = i, size: int = size, name: str = name) -> dict[str, Any]:
+                found = self.episodes(
+                    name,
+                    environment,
+                    policy,
+                    size,
+                    seed=seed + _SEEDS * i,
+                    trajectories=True,
+                    observation_sums=False,
+                    block_size=max(1, -(-size // 8)) if size > 200 else None,
+                )
+                assert found.trajectories is not None
+                parts = list(split(found.trajectories, max(1, groups // chunks)))
+                kept: dict[str, Any] = {"lengths": found.lengths, "groups": len(parts)}
+                for j, part in enumerate(parts):
+                    kept |= {f"count{j}": part.count, f"total{j}": part.total[:, :width]}
+                    kept |= {f"squares{j}": part.total_squares[:, :width]}
+                return kept
+
+            found = self.arrays(name, compute)
+            lengths.append(found["lengths"])
+            sums += [
+                AgeSums(found[f"count{j}"], found[f"total{j}"], found[f"squares{j}"])
+                for j in range(int(found["groups"]))
+            ]
+        return sums, np.concatenate(lengths)
+
+    def _how(self) -> dict[str, Any]:
+        return {
+            "backend": self.backend,
+            "workers": self.workers,
+            "address": self.address,
+            "progress": self.progress,
+        }
+
+    def _note(self, provenance: Mapping[str, Any]) -> None:
+        self.versions |= provenance["versions"]

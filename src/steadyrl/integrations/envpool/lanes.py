@@ -1,0 +1,60 @@
+"""Lanes in EnvPool's threads, for collecting episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from steadyrl.environments.codecs import ActionCodec, ObservationCodec
+from steadyrl.environments.lanes import Ending, Watch
+
+
+class EnvPoolLanes:
+    """Lanes in EnvPool's threads; their seeds are fixed when the pool is made, and every lane keeps running."""
+
+    def __init__(self, make: Callable[[], Any], codec: ObservationCodec, actions: ActionCodec, watch: Watch) -> None:
+        self._pool = make()
+        count = len(self._pool)
+        self._codec, self._actions, self._watch = codec, actions, watch
+        self.observations = np.zeros((count, codec.width))
+        self.rewards = np.zeros(count)
+        self._numbers = [0] * count
+        self._ticks = 0
+
+    def start(self) -> list[Ending]:
+        """Start the first episode of every lane."""
+        self._watch(self._numbers[0], 0)
+        observations, _ = self._pool.reset()
+        self._codec.rows(observations, self.observations)
+        return []
+
+    def send(self, actions: Any) -> None:
+        """Begin a step in every lane; it goes on in EnvPool's threads."""
+        self._pool.send(self._actions.sent(actions))
+
+    def receive(self) -> list[Ending]:
+        """Wait for all lanes."""
+        self._ticks += 1
+        self._watch(self._numbers[0], self._ticks)
+        observations, rewards, terminated, truncated, _ = self._pool.recv()
+        self._codec.rows(observations, self.observations)
+        self.rewards[:] = rewards
+        over = np.flatnonzero(terminated | truncated)
+        return [Ending(int(lane), bool(terminated[lane]), bool(truncated[lane])) for lane in over]
+
+    def assign(self, lane: int, seed: int | None, number: int) -> None:
+        """Note which episode the lane runs; EnvPool resets it by itself."""
+        self._numbers[lane] = number
+
+    def rest(self, lane: int) -> None:
+        """The lane goes on with what nobody looks at."""
+
+    def replace(self, lane: int) -> bool:
+        """Have the engine wait for the episode's end: EnvPool's copies cannot be exchanged one by one."""
+        return False
+
+    def close(self) -> None:
+        """Stop the pool's threads."""
+        self._pool.close()

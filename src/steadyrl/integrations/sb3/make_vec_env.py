@@ -1,0 +1,97 @@
+"""One line instead of `make_vec_env`: copies at steady state, in EnvPool where it has the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np  # noqa: F401  (for the example)
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
+
+from steadyrl.environments.sources import as_source, describe
+from steadyrl.errors import WrapperError
+from steadyrl.integrations.envpool.sb3_vec_env import EnvPoolVecEnv
+from steadyrl.integrations.envpool.twins import against_envpool
+from steadyrl.integrations.sb3.steady_vec_env import SteadyVecEnv
+from steadyrl.live.staggering import DelaysLike
+
+_CLASSES: dict[str, Any] = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}
+
+
+def make_steady_vec_env(
+    env_id: Any,
+    n_envs: int = 1,
+    *,
+    delays: DelaysLike = "auto",
+    seed: int | None = 0,
+    backend: str = "auto",
+    tolerance: float = 0.01,
+    n_steps: int = 16,
+    env_kwargs: Mapping[str, Any] | None = None,
+    wrapper_class: Callable[[Any], Any] | None = None,
+    monitor_dir: str | None = None,
+) -> SteadyVecEnv:
+    """Return copies of an environment for Stable-Baselines3, monitored and staggered.
+
+    Args:
+        env_id: a Gymnasium id, a spec, or a function that makes an environment.
+        n_envs: how many copies.
+        delays: as for `SteadyVecEnv`.
+        seed: copy i gets seed + i.
+        backend: "envpool", "dummy" (one process), "subproc" (a process a copy), or "auto": EnvPool where it is known
+            to have the same environment and nothing else is asked for, else "dummy", as `make_vec_env` does.
+        tolerance: the distance from steady state that "auto" delays put up with.
+        n_steps: steps of the batches that "auto" delays watch; the n_steps of PPO or A2C.
+        env_kwargs: for `gymnasium.make`, or EnvPool's.
+        wrapper_class: applied to each environment, on top of its Monitor (not in EnvPool).
+        monitor_dir: where each Monitor writes its file (not in EnvPool).
+
+    Raises:
+        WrapperError: if the backend is none of these, or cannot do what else is asked for.
+        PoolError: if EnvPool was asked for and does not have the environment.
+
+    Example:
+        >>> env = make_steady_vec_env("CartPole-v1", 4, backend="dummy")
+        >>> observations = env.reset()
+        >>> observations, rewards, dones, infos = env.step(np.array([0, 1, 0, 1]))
+        >>> rewards.tolist(), env.phase.steps
+        ([1.0, 1.0, 1.0, 1.0], 0)
+    """
+    arguments = dict(env_kwargs or {})
+    extras = [name for name, value in (("wrapper_class", wrapper_class), ("monitor_dir", monitor_dir)) if value]
+    if backend == "auto":
+        backend = "dummy" if extras or _against_envpool(env_id, arguments) else "envpool"
+    venv: VecEnv
+    if backend == "envpool":
+        if extras:
+            raise WrapperError(
+                f"backend is 'envpool' and {' and '.join(extras)} was given; EnvPool's copies have no wrappers of "
+                "their own: use 'dummy' or 'subproc', or wrap the VecEnv instead (VecMonitor, VecNormalize, ...)"
+            )
+        if not isinstance(env_id, str):
+            raise WrapperError(
+                f"backend is 'envpool' and env_id is {env_id!r}; EnvPool makes environments by name only"
+            )
+        venv = EnvPoolVecEnv(env_id, n_envs, seed=seed, **arguments)
+    elif backend in _CLASSES:
+        source = as_source(env_id, arguments)
+        venv = make_vec_env(
+            source.make,
+            n_envs,
+            seed=seed,
+            monitor_dir=monitor_dir,
+            wrapper_class=wrapper_class,
+            vec_env_cls=_CLASSES[backend],
+        )
+    else:
+        raise WrapperError(f"backend is {backend!r}; it must be 'auto', 'envpool', 'dummy' or 'subproc'")
+    return SteadyVecEnv(venv, delays, seed=seed, tolerance=tolerance, n_steps=n_steps)
+
+
+def _against_envpool(env_id: Any, arguments: Mapping[str, Any]) -> str | None:
+    """Why "auto" does not take EnvPool."""
+    if not isinstance(env_id, str):
+        return "EnvPool makes environments by name"
+    source = as_source(env_id, arguments)
+    return against_envpool(source, describe(source))

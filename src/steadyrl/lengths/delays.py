@@ -1,0 +1,207 @@
+"""Start times by design: delays that put copies of an environment at steady state, at once and for good.
+
+If copy i has run D_i steps since its (re)start, the copies' ages are the mixture sum_D q(D) P(age at D). Choosing q, on
+D = 1, ..., W, to bring it closest to the stationary ages P(A = k) = P(T >= k) / E[T] is a linear programme. It has a
+solution in closed form:
+
+    D = W + 1 - A,  with A a stationary age given that A <= W;      distance  P(A > W).
+
+*No better:* after at most W steps no age is above W, so the total variation is P(A > W) at least. *No worse:* with
+this q, episode starts at time -s, h(s) = sum_D q(D) v(D - s), are equally likely at every s <= W (a renewal process
+delayed by its own stationary age), so P(age = k) = h(k) P(T >= k) is proportional to P(A = k) for k <= W.
+
+So the smallest window for a tolerance is a quantile of the stationary age, and all of it takes one pass over the
+lengths, however long they are. Distance 0 takes W = the longest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steadyrl.errors import DelaysError
+from steadyrl.lengths.distribution import EpisodeLengths
+from steadyrl.lengths.renewal import renewal_sequence
+from steadyrl.numerics.convolution import fftconvolve
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Delays:
+    """A distribution of delays, and the distance from steady state at which it puts the copies.
+
+    Example:
+        >>> delays = design_delays(EpisodeLengths.from_gymnasium([3]))  # T = 4, always
+        >>> delays.window, delays.distance, delays.assign(4).tolist()
+        (4, 0.0, [1, 2, 3, 4])
+    """
+
+    probabilities: Array
+    """P(D = k) for k = 0, 1, ..., window; P(D = 0) = 0."""
+    distance: float
+    """Of the copies' ages from the stationary ones, for many copies."""
+    lengths: EpisodeLengths | None = None
+    """What they were designed for; `for_same_step` needs it."""
+
+    def __post_init__(self) -> None:
+        values = np.array(self.probabilities, dtype=float)
+        if values.ndim != 1 or len(values) < 2 or (values < 0).any() or abs(values.sum() - 1) > 1e-9:
+            raise DelaysError(
+                f"delays need probabilities P(D = 0), P(D = 1), ..., that sum to 1; got shape {values.shape}, sum "
+                f"{float(values.sum())!r}"
+            )
+        if values[0] != 0:
+            raise DelaysError(f"P(D = 0) is {values[0]}; a copy that has not started has no age, so delays begin at 1")
+        values.flags.writeable = False
+        object.__setattr__(self, "probabilities", values)
+
+    @property
+    def window(self) -> int:
+        """The longest delay."""
+        return len(self.probabilities) - 1
+
+    @property
+    def mean(self) -> float:
+        """E[D], what a pre-roll costs per copy."""
+        return float(np.arange(len(self.probabilities)) @ self.probabilities)
+
+    def for_same_step(self) -> Delays:
+        """Return the delays for a stream without terminal states (SAME_STEP autoreset, Stable-Baselines3).
+
+        There an episode takes T - 1 steps, and its ages are 1, ..., T - 1; a design for T would put copies of fixed
+        length out of step. The window is the smallest that comes as close. Delays that were not designed are returned
+        as they are: steps of whatever stream they are used in.
+
+        Example:
+            >>> design_delays(EpisodeLengths.from_gymnasium([3])).for_same_step().assign(3).tolist()
+            [1, 2, 3]
+        """
+        if self.lengths is None:
+            return self
+        if self.lengths.longest < 2 or self.lengths.probabilities[1] > 0:
+            raise DelaysError("some episodes have T = 1, a reset and no action: they leave no trace in this stream")
+        shorter = EpisodeLengths(self.lengths.probabilities[1:])
+        beyond = _beyond(stationary_ages(shorter))
+        return design_delays(shorter, window=max(int(np.argmax(beyond <= self.distance + 1e-12)), 1))
+
+    def draw(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return n independent delays; `assign` is better where there are few copies."""
+        _check_copies(n)
+        return self._at(rng.random(n))
+
+    def assign(self, n: int, *, rng: np.random.Generator | None = None) -> NDArray[np.int64]:
+        """Return n delays at the quantiles (i + 1/2) / n: as even as n copies can be. With `rng`, in random order."""
+        _check_copies(n)
+        found = self._at((np.arange(n) + 0.5) / n)
+        return found if rng is None else rng.permutation(found)
+
+    def _at(self, levels: Array) -> NDArray[np.int64]:
+        edges = np.cumsum(self.probabilities)
+        return np.searchsorted(edges / edges[-1], levels, side="right").astype(np.int64)
+
+
+def design_delays(lengths: EpisodeLengths, window: int | None = None, tolerance: float = 0.01) -> Delays:
+    """Return the delays that bring copies closest to steady state within a window.
+
+    Args:
+        lengths: the distribution of T.
+        window: the longest delay, in steps; None takes the smallest that reaches the tolerance.
+        tolerance: the distance wanted, if no window is given; the result is strictly below it.
+
+    Example:
+        >>> lengths = EpisodeLengths.from_gymnasium([19, 199])  # 20 or 200: as it is, never at steady state
+        >>> delays = design_delays(lengths)
+        >>> delays.window, round(delays.distance, 4)
+        (198, 0.0091)
+    """
+    check_lengths(lengths)
+    ages = stationary_ages(lengths)
+    beyond = _beyond(ages)
+    if window is None:
+        if not 0 < tolerance <= 1:
+            raise DelaysError(f"tolerance is {tolerance!r}; it must be a distance above 0 and at most 1")
+        window = max(int(np.argmax(beyond < tolerance)), 1)
+    elif isinstance(window, bool) or not isinstance(window, int | np.integer) or window < 1:
+        raise DelaysError(f"window is {window!r}; the longest delay is a whole number of steps, 1 or more")
+    window = int(min(window, lengths.longest))  # a longer one gains nothing: the distance is 0
+    inside = ages[: window + 1]
+    probabilities = np.append(0.0, inside[:0:-1] / inside.sum())
+    return Delays(probabilities, float(beyond[window]), lengths)
+
+
+def uniform_delays(lengths: EpisodeLengths, window: int | None = None) -> Delays:
+    """Return delays spread evenly over 1, ..., window (by default one average episode length)."""
+    check_lengths(lengths)
+    size = int(np.ceil(lengths.mean)) if window is None else int(window)
+    if size < 1:
+        raise DelaysError(f"window is {window!r}; the longest delay is a whole number of steps, 1 or more")
+    probabilities = np.append(0.0, np.full(size, 1 / size))
+    return Delays(probabilities, delayed_distance(lengths, probabilities, 0)[0])
+
+
+def stationary_ages(lengths: EpisodeLengths) -> Array:
+    """Return P(A = k) for k = 0, 1, ..., the longest: the ages at steady state, P(T >= k) / E[T]."""
+    ages = lengths.survival / lengths.mean
+    ages[0] = 0.0
+    return ages
+
+
+def _beyond(ages: Array) -> Array:
+    """Return P(A > W) for W = 0, 1, ..., the longest."""
+    return np.append(ages[::-1].cumsum()[::-1][1:], 0.0)
+
+
+def delayed_distance(lengths: EpisodeLengths, probabilities: Array, steps: int) -> Array:
+    """Return d(0), ..., d(steps) of copies that started D steps before time 0, D with these probabilities.
+
+    d(t) = 1/2 sum_k |h(t - k) - 1/E[T]| P(T >= k), with h(s) = sum_D q(D) v(s + D).
+    """
+    window = len(probabilities) - 1
+    ends = renewal_sequence(lengths, window + steps)
+    # h at -window, ..., steps - 1: the start after a delay of D is at -D
+    h = fftconvolve(ends, probabilities[::-1])[: window + steps] if window else ends[:steps]
+    rate, n = 1 / lengths.mean, lengths.longest
+    gap = np.abs(np.concatenate([np.zeros(n), h]) - rate)
+    found = 0.5 * fftconvolve(gap, lengths.survival[1:])
+    first = n + window - 1  # the place of s = -1, which is age 1 at time 0
+    distance: Array = np.clip(found[first : first + steps + 1], 0.0, 1.0)
+    return distance
+
+
+def assigned_distance(lengths: EpisodeLengths, delays: Delays, copies: int) -> float:
+    """Return the distance of the expected ages of finitely many copies with delays assigned by quantile."""
+    share = np.bincount(delays.assign(copies), minlength=delays.window + 1) / copies
+    return float(delayed_distance(lengths, share, 0)[0])
+
+
+def drawn_distance(lengths: EpisodeLengths, delays: Delays, copies: int) -> float:
+    """Return how far the expected ages of copies with independently drawn delays are off, on average over 20 draws."""
+    rng = np.random.default_rng(0)
+    found = [np.bincount(delays.draw(copies, rng), minlength=delays.window + 1) / copies for _ in range(20)]
+    return float(np.mean([delayed_distance(lengths, share, 0)[0] for share in found]))
+
+
+def _check_copies(n: int) -> None:
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+        raise DelaysError(f"the number of copies is {n!r}; it must be a whole number, 1 or more")
+
+
+def refuse_lengths(delays: object) -> None:
+    """Say so, if these are lengths of episodes where delays are wanted."""
+    if isinstance(delays, EpisodeLengths):
+        raise DelaysError(
+            f"delays is EpisodeLengths (E[T] = {delays.mean:.6g}), which says how long episodes are, not when copies "
+            "are to start; give design_delays(lengths)"
+        )
+
+
+def check_lengths(lengths: EpisodeLengths) -> None:
+    """Say so, if these are bare numbers: whether they count the reset cannot be seen."""
+    if not isinstance(lengths, EpisodeLengths):
+        raise DelaysError(
+            f"lengths are {type(lengths).__name__}; give EpisodeLengths, for Gymnasium's counts "
+            "EpisodeLengths.from_gymnasium(counts) (they count T = l + 1)"
+        )

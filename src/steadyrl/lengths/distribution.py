@@ -1,0 +1,139 @@
+"""The distribution of episode lengths: T, the transitions from one terminal state to the next.
+
+T counts the reset, so an episode of l actions in Gymnasium has T = l + 1. Lengths that were still running when
+observation stopped are censored, and enter by the Kaplan-Meier estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from steadyrl.errors import LengthsError
+
+Array = NDArray[np.float64]
+
+
+class HasLengths(Protocol):
+    """What has Gymnasium's lengths of complete episodes: `Episodes`, for one."""
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Actions in each episode."""
+
+
+@dataclass(frozen=True)
+class EpisodeLengths:
+    """The distribution of T, the transitions from one terminal state to the next.
+
+    Args:
+        probabilities: P(T = k) for k = 0, 1, 2, ...; P(T = 0) must be 0, since a reset is a transition.
+
+    Example:
+        >>> EpisodeLengths.from_gymnasium([19, 199, 19, 199]).mean
+        110.0
+    """
+
+    probabilities: Array
+
+    def __post_init__(self) -> None:
+        values = np.array(self.probabilities, dtype=float)
+        if values.ndim != 1 or not len(values):
+            raise LengthsError(f"probabilities must be a list P(T = 0), P(T = 1), ...; got shape {values.shape}")
+        bad = ~(np.isfinite(values) & (values >= 0))
+        if bad.any():
+            k = int(np.argmax(bad))
+            raise LengthsError(f"P(T = {k}) is {values[k]}; it must be a number from 0 to 1")
+        if values[0] != 0:
+            raise LengthsError(
+                f"P(T = 0) is {values[0]}, but an episode has at least one transition, its reset; entry k of "
+                "probabilities is P(T = k), so the first must be 0 (for Gymnasium's lengths use from_gymnasium)"
+            )
+        if abs(values.sum() - 1) > 1e-9:
+            raise LengthsError(f"the probabilities of episode lengths sum to {float(values.sum())!r}, not to 1")
+        values = values[: int(np.flatnonzero(values)[-1]) + 1] / values.sum()
+        values.flags.writeable = False
+        object.__setattr__(self, "probabilities", values)
+
+    @classmethod
+    def from_gymnasium(cls, lengths: ArrayLike, *, censored: ArrayLike | None = None) -> EpisodeLengths:
+        """Return the observed distribution of T = l + 1 for episodes of `lengths` l actions.
+
+        Args:
+            lengths: actions in each episode, as Gymnasium counts them.
+            censored: which of them were still running when observation stopped, so that only T > l + 1 is known
+                (an episode cut by a time limit is *not* one of these: the process really resets there). They are
+                accounted for by the product-limit estimate (Kaplan and Meier); if the longest of all was
+                still running, what is left of the probability is put one step after it.
+        """
+        counts = as_gymnasium_lengths(lengths)
+        running = np.zeros(len(counts), dtype=bool) if censored is None else np.asarray(censored, dtype=bool)
+        if running.shape != counts.shape:
+            raise LengthsError(f"censored has shape {running.shape}, but there are {len(counts)} lengths")
+        if running.all():
+            raise LengthsError(
+                "every episode was still running when observation stopped; nothing is known of their ends"
+            )
+        ended = np.bincount(counts[~running] + 1)
+        if not running.any():
+            return cls(ended / ended.sum())
+        size = int(counts.max()) + 3
+        ends = np.zeros(size)
+        ends[: len(ended)] = ended
+        lost = np.bincount(counts[running] + 1, minlength=size)
+        at_risk = (ends + lost)[::-1].cumsum()[::-1]  # T >= k, or seen running after k transitions
+        hazard = np.divide(ends, at_risk, out=np.zeros(size), where=at_risk > 0)
+        survive = np.cumprod(1 - hazard)
+        probabilities = hazard * np.append(1.0, survive[:-1])
+        probabilities[-1] += 1 - probabilities.sum() if survive[-1] > 1e-15 else 0.0
+        return cls(probabilities / probabilities.sum())
+
+    @classmethod
+    def from_episodes(cls, episodes: HasLengths) -> EpisodeLengths:
+        """Return the distribution of T in collected `Episodes`: all of them complete, so nothing is censored."""
+        return cls.from_gymnasium(episodes.lengths)
+
+    @cached_property
+    def survival(self) -> Array:
+        """P(T >= k) for k = 0, 1, ..., the longest."""
+        return self.probabilities[::-1].cumsum()[::-1]
+
+    @property
+    def longest(self) -> int:
+        """The largest possible T."""
+        return len(self.probabilities) - 1
+
+    @property
+    def mean(self) -> float:
+        """E[T], the reset included: Gymnasium's mean length plus one."""
+        return float(np.arange(len(self.probabilities)) @ self.probabilities)
+
+    @property
+    def cv(self) -> float:
+        """The coefficient of variation, standard deviation over mean: a rule of thumb, not a certificate."""
+        k = np.arange(len(self.probabilities))
+        return float(np.sqrt(((k - self.mean) ** 2) @ self.probabilities) / self.mean)
+
+    @property
+    def period(self) -> int:
+        """The greatest common divisor of the possible lengths; above 1 the raw process never converges."""
+        return int(np.gcd.reduce(np.flatnonzero(self.probabilities)))
+
+
+def as_gymnasium_lengths(lengths: ArrayLike | Sequence[int]) -> NDArray[np.int64]:
+    """Return Gymnasium's counts as integers, or say which is none."""
+    values = np.asarray(lengths)
+    if values.ndim != 1 or not len(values):
+        raise LengthsError(f"lengths must be a list of at least one episode's actions; got shape {values.shape}")
+    if values.dtype.kind not in "iuf":
+        raise LengthsError(f"lengths must be whole numbers, not {values.dtype}")
+    bad = ~(values >= 0) | (values != np.floor(values)) | ~np.isfinite(values)
+    if bad.any():
+        i = int(np.argmax(bad))
+        raise LengthsError(f"lengths[{i}] is {values[i]}; an episode's number of actions is a whole number, 0 or more")
+    return values.astype(np.int64)

@@ -1,0 +1,258 @@
+"""Episode lengths alone say when an endless loop of episodes is at steady state.
+
+Episodes are independent and alike, so their ends are a renewal process. With f(k) = P(T = k), the start at a
+terminal state at time 0, and the *age* of a state being its transitions since the episode's start (1, ..., T; the
+terminal state that ends an episode has age T):
+
+    v(t) = sum_k f(k) v(t - k),  v(0) = 1        probability that an episode ends at time t
+    P(age at t is k) = v(t - k) P(T >= k)        stationary: P(T >= k) / E[T]
+
+Given its age, a state's distribution does not depend on t. So the total variation between the age's distribution at t
+and the stationary one, the *phase distance* d(t), bounds that of the states: TV(rho^(t), rho) <= d(t).
+
+With a detour of G null steps after every terminal state, ends are a renewal process with lengths G + T, a real episode
+starts at t with probability u(t) = sum_j v(t - j) P(G = j), and
+
+    P(age at t is k) = u(t - k) P(T >= k),       the rest is null; d(t) compares given that it is not.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steadyrl.common.checks import check_tolerance
+from steadyrl.common.detours import Perturbation
+from steadyrl.errors import LengthsError, MixingTimeError
+from steadyrl.lengths.distribution import EpisodeLengths
+from steadyrl.numerics.convolution import fftconvolve, recursion
+
+Array = NDArray[np.float64]
+
+_FILTER_WORK = 2e8  # multiplications up to which a plain recursion is quicker than transforms
+_TAIL = 1e-17  # detours longer than what leaves this probability are left out
+_CHUNK = 1 << 16  # entries of a block of windows: they fit a core's cache
+_PRECISION = 1e-8  # below it a perturbed distance is given by its bound
+_LONGEST = 1 << 26  # steps after which a mixing time is given up
+
+
+def renewal_sequence(lengths: EpisodeLengths, steps: int, perturbation: Perturbation | None = None) -> Array:
+    """Return v(0), ..., v(steps), the probability that an episode ends at each time.
+
+    Example:
+        >>> renewal_sequence(EpisodeLengths([0, 0, 0.5, 0.5]), 5).tolist()
+        [1.0, 0.0, 0.5, 0.5, 0.25, 0.5]
+    """
+    if steps < 0:
+        raise LengthsError(f"steps is {steps}; it must be 0 or more")
+    cycle = lengths.probabilities
+    if perturbation is not None:
+        cycle = fftconvolve(cycle, _detour(perturbation, steps))
+        cycle = np.maximum(cycle, 0.0)
+        cycle[0] = 0.0
+    return _invert(cycle[: steps + 1], steps + 1)
+
+
+def start_sequence(lengths: EpisodeLengths, steps: int, perturbation: Perturbation | None = None) -> Array:
+    """Return u(0), ..., u(steps), the probability that a real episode starts after each time, its detour over.
+
+    Without a perturbation an episode starts where the one before ends, and u = v.
+    """
+    ends = renewal_sequence(lengths, steps, perturbation)
+    return ends if perturbation is None else _convolve(ends, _detour(perturbation, steps))[: steps + 1]
+
+
+def phase_distance(lengths: EpisodeLengths, steps: int, perturbation: Perturbation | None = None) -> Array:
+    """Return d(0), ..., d(steps), the distance of the age's distribution from the stationary one.
+
+    At time 0 the process is at a terminal state whose age is unknown, so d(0) = 1. For the raw process d never
+    increases; under a perturbation, where it compares what is left after null states are thrown away, it may.
+
+    Example:
+        >>> phase_distance(EpisodeLengths.from_gymnasium([3]), 6).tolist()  # T = 4, always: never
+        [1.0, 0.75, 0.75, 0.75, 0.75, 0.75, 0.75]
+    """
+    if steps < 0:
+        raise LengthsError(f"steps is {steps}; it must be 0 or more")
+    if perturbation is None:
+        return _raw_distance(lengths, steps)
+    return _Perturbed(lengths, perturbation, steps).distance()
+
+
+def phase_mixing_time(
+    lengths: EpisodeLengths,
+    tolerance: float = 0.01,
+    perturbation: Perturbation | None = None,
+    *,
+    longest: int = _LONGEST,
+) -> float:
+    """Return the first time from which the phase distance stays below the tolerance; inf if there is none.
+
+    Raises:
+        MixingTimeError: if that is more than `longest` steps away, by default 67 million.
+
+    Example:
+        >>> phase_mixing_time(EpisodeLengths.from_gymnasium([19, 199]))  # 20 or 200: CV 0.82, and yet never
+        inf
+    """
+    check_tolerance(tolerance)
+    period = lengths.period
+    if perturbation is not None:
+        detours = np.flatnonzero(_detour(perturbation, 64 + len(perturbation.detour or ())))
+        period = int(np.gcd.reduce((np.flatnonzero(lengths.probabilities)[:, None] + detours[None, :]).ravel()))
+    if tolerance <= 1 - 1 / period:
+        return math.inf
+    steps = max(64, int(8 * lengths.mean))
+    tried = 0
+    while tried < longest:
+        tried = steps = min(steps, longest)
+        if perturbation is None:
+            distance = bound = _raw_distance(lengths, steps)
+        else:
+            perturbed = _Perturbed(lengths, perturbation, steps)
+            bound = perturbed.bound()
+            distance = perturbed.distance(min(_PRECISION, tolerance / 10)) if bound[-1] < tolerance else bound
+        if bound[-1] < tolerance:
+            below = int(np.argmax(bound < tolerance))  # the bound never increases: from here on all is well
+            above = np.flatnonzero(distance[: below + 1] >= tolerance)
+            return int(above[-1]) + 1 if len(above) else 0
+        steps *= 4
+    raise MixingTimeError(
+        f"the phase distance is still above {tolerance} after {tried} steps ({tried / lengths.mean:.3g} average "
+        "episode lengths): in practice it never mixes; perturb or stagger the episodes' starts"
+    )
+
+
+def batch_distance(lengths: EpisodeLengths, n_steps: int, updates: int = 10) -> Array:
+    """Return the distance from steady state of the batches of the first updates, taken from the start.
+
+    Example:
+        >>> fixed = EpisodeLengths.from_gymnasium([9])  # T = 10, always
+        >>> batch_distance(fixed, 5, 3).round(6).tolist(), batch_distance(fixed, 10, 2).round(6).tolist()
+        ([0.5, 0.5, 0.5], [0.0, 0.0])
+    """
+    if n_steps < 1 or updates < 1:
+        raise LengthsError(f"n_steps is {n_steps} and updates is {updates}; both must be 1 or more")
+    n = lengths.longest
+    ends = renewal_sequence(lengths, n_steps * updates)
+    total = np.concatenate([np.zeros(n + 1), np.cumsum(ends)])  # entry s + n + 1: sum of v up to s
+    age = np.arange(1, n + 1)
+    result = np.empty(updates)
+    for i in range(updates):
+        first, last = i * n_steps + 1, (i + 1) * n_steps
+        high = np.maximum(last - age, -n - 1) + n + 1
+        low = np.maximum(first - 1 - age, -n - 1) + n + 1
+        starts = (total[high] - total[low]) / n_steps
+        result[i] = 0.5 * np.abs(starts - 1 / lengths.mean) @ lengths.survival[1:]
+    return np.clip(result, 0.0, 1.0)
+
+
+def _raw_distance(lengths: EpisodeLengths, steps: int) -> Array:
+    """d(t) = 1/2 sum_k |v(t - k) - 1/E[T]| P(T >= k), a convolution; v is 0 before time 0."""
+    rate = 1 / lengths.mean
+    survival = lengths.survival[1 : steps + 1]
+    gap = np.abs(renewal_sequence(lengths, max(steps - 1, 0)) - rate)
+    before = np.append(np.cumsum(lengths.survival[:0:-1])[::-1], 0.0)  # sum of P(T >= k) over k > t, t = 0, 1, ...
+    unborn = np.zeros(steps + 1)
+    unborn[: min(steps + 1, len(before))] = before[: steps + 1]
+    distance = 0.5 * rate * unborn
+    distance[1:] += 0.5 * _convolve(gap[:steps], survival)[:steps]
+    distance[0] = 1.0
+    return np.minimum.accumulate(np.clip(distance, 0.0, 1.0))  # it never increases; rounding might
+
+
+class _Perturbed:
+    """Ages and null stages at times 0, ..., steps under a detour."""
+
+    def __init__(self, lengths: EpisodeLengths, perturbation: Perturbation, steps: int) -> None:
+        self.steps = steps
+        self.mean = lengths.mean
+        self.survival = lengths.survival[1:]
+        self.detour = _detour(perturbation, steps)
+        self.rate = 1 / (lengths.mean + perturbation.mean_detour)
+        self.ends = renewal_sequence(lengths, steps, perturbation)
+        self.starts = start_sequence(lengths, steps, perturbation)
+        self.real = np.zeros(steps + 1)  # P(not null at t)
+        self.real[1:] = _convolve(self.starts, self.survival)[:steps]
+        self.real[0] = 1.0
+
+    def bound(self) -> Array:
+        """The distance between all stages, null ones included, over the share of real states: never increases."""
+        stages = self.detour[::-1].cumsum()[::-1]  # P(G >= j)
+        total = self._gap(self.starts, self.survival) + self._gap(self.ends, stages[1:])
+        total[0] = np.inf
+        return np.minimum.accumulate(total / (self.rate * self.mean))
+
+    def distance(self, precision: float = _PRECISION) -> Array:
+        """d(t) = 1/2 sum_k |u(t - k) / P(not null at t) - 1/E[T]| P(T >= k).
+
+        From where its bound is below `precision` on, the bound instead.
+        """
+        n = len(self.survival)
+        result = self.bound()
+        above = np.flatnonzero(result >= precision)
+        settled = int(above[-1]) + 1 if len(above) else 1
+        padded = np.concatenate([np.zeros(n), self.starts])
+        windows = np.lib.stride_tricks.sliding_window_view(padded, n)[: self.steps + 1]  # row t: u(t-n), ..., u(t-1)
+        weights = 0.5 * self.survival[::-1].copy()
+        size = max(1, _CHUNK // n)
+        for first in range(1, settled, size):
+            rows = slice(first, min(first + size, settled))
+            real = self.real[rows]
+            known = real > 1e-300  # else all is null
+            share = windows[rows] * np.where(known, 1 / np.where(known, real, 1.0), 0.0)[:, None]
+            share -= 1 / self.mean
+            np.abs(share, out=share)
+            result[rows] = np.where(known, share @ weights, 1.0)
+        result[0] = 1.0
+        return np.clip(result, 0.0, 1.0)
+
+    def _gap(self, sequence: Array, survival: Array) -> Array:
+        gap = np.abs(sequence - self.rate)
+        tail = survival[::-1].cumsum()[::-1]
+        result = np.zeros(self.steps + 1)
+        result[: min(len(tail), self.steps + 1)] = 0.5 * self.rate * tail[: self.steps + 1]
+        result[1:] += 0.5 * _convolve(gap[:-1], survival[: self.steps])[: self.steps]
+        return result
+
+
+def _detour(perturbation: Perturbation, steps: int) -> Array:
+    """P(G = j) as far as it matters."""
+    if perturbation.detour is not None:
+        return np.array(perturbation.detour)
+    if not perturbation.recursive:
+        return perturbation.detour_probabilities(1)
+    assert perturbation.epsilon is not None
+    longest = math.ceil(math.log(_TAIL) / math.log(perturbation.epsilon))
+    return perturbation.detour_probabilities(max(1, min(longest, steps)))
+
+
+def _invert(cycle: Array, size: int) -> Array:
+    """Return the first `size` coefficients of 1 / (1 - F(z)), F(z) = sum_k cycle(k) z^k."""
+    if len(cycle) * float(size) <= _FILTER_WORK:
+        impulse = np.zeros(size)
+        impulse[0] = 1.0
+        result: Array = recursion(np.append(1.0, -cycle[1:]), impulse)
+        return result
+    denominator = -cycle
+    denominator[0] = 1.0
+    found: Array = recursion(denominator[:4096], np.append(1.0, np.zeros(4095)))
+    while len(found) < size:  # Newton: g <- g + g (1 - h g) doubles the correct coefficients
+        known = len(found)
+        new = min(2 * known, size)
+        error = -_convolve(denominator[:new], found)[known:new]
+        if len(error) < new - known:
+            error = np.append(error, np.zeros(new - known - len(error)))
+        found = np.append(found, _convolve(found, error)[: new - known])
+    return found[:size]
+
+
+def _convolve(a: Array, b: Array) -> Array:
+    if not len(a) or not len(b):
+        return np.zeros(max(len(a), len(b), 1))
+    if min(len(a), len(b)) <= 64:
+        return np.convolve(a, b)
+    result: Array = fftconvolve(a, b)
+    return result

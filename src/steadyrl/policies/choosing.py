@@ -1,0 +1,70 @@
+"""The policy that a user names: "uniform", "gaussian", a file, an array, or an object with `act`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from steadyrl.environments.codecs import ActionCodec, ObservationCodec
+from steadyrl.errors import PolicyError
+from steadyrl.policies.files import load_policy
+from steadyrl.policies.networks import (
+    NetworkPolicy,
+    Policy,
+    UniformPolicy,
+    action_start,
+    random_gaussian_policy,
+    require_fit,
+)
+from steadyrl.policies.tables import TabularPolicy
+
+Array = NDArray[np.float64]
+
+
+def resolve_policy(
+    policy: Any, observations: ObservationCodec, actions: ActionCodec, *, seed: int
+) -> tuple[Policy, str]:
+    """Return the policy that a user named, and its name for the record."""
+    if isinstance(policy, str) and policy == "uniform":
+        return UniformPolicy(actions.space), "uniform"
+    if isinstance(policy, str) and policy == "gaussian":
+        if not isinstance(actions.space, spaces.Box):
+            raise PolicyError(
+                f'the "gaussian" policy needs Box actions, and this environment has {actions.space}; use "uniform", or '
+                "a categorical policy file"
+            )
+        return random_gaussian_policy(observations.size, actions.shape, seed=seed), "gaussian"
+    if isinstance(policy, str | os.PathLike):
+        if not Path(policy).is_file():
+            raise PolicyError(
+                f'policy is {os.fspath(policy)!r}; it must be "uniform", "gaussian", or the path of a policy file'
+            )
+        return load_policy(policy, observations, actions), Path(policy).name
+    if isinstance(policy, TabularPolicy | np.ndarray | list):
+        return _as_tabular(policy, observations, actions), "tabular"
+    if isinstance(policy, NetworkPolicy):
+        require_fit(policy, observations, actions, "")
+    if callable(getattr(policy, "act", None)):
+        chosen: Policy = policy
+        return chosen, type(policy).__qualname__
+    raise PolicyError(
+        f'policy is {policy!r}; give "uniform", "gaussian", a policy file, an array [S, A] for a finite process, or '
+        "an object with act(observations, rng)"
+    )
+
+
+def _as_tabular(table: Any, observations: ObservationCodec, actions: ActionCodec) -> TabularPolicy:
+    policy = table if isinstance(table, TabularPolicy) else TabularPolicy.of(table)
+    shape, expected = policy.cumulative.shape, (observations.size, int(getattr(actions.space, "n", -1)))
+    if not observations.discrete or shape != expected:
+        raise PolicyError(
+            f"a policy array needs Discrete observations and actions and the shape [S, A]; this one has shape {shape}, "
+            f"the environment observations {observations.space} and actions {actions.space}"
+        )
+    return replace(policy, start=action_start(actions))

@@ -1,0 +1,271 @@
+"""Policies with gradients, in PyTorch: Gaussian, categorical, and a table for finite processes.
+
+    log_prob(observations [B, d], actions [B, ...]) -> [B]      differentiable in the parameters
+    entropy(observations) -> [B]
+    numpy() -> the same policy without PyTorch, which acts, and is saved to a policy file
+
+A network has two tanh layers of 64 (the paper's); its outputs are the mean of a Gaussian with diagonal covariance, or
+the logits of a choice (Discrete) or of several (MultiDiscrete). Observations are normalised inside the policy: mean and
+standard deviation are part of it, like its weights, but are not trained.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from gymnasium import spaces
+
+from steadyrl.environments.codecs import ActionCodec, ObservationCodec
+from steadyrl.environments.seeding import policy_generator
+from steadyrl.errors import MissingExtraError, PolicyError
+from steadyrl.policies.files import load_policy
+from steadyrl.policies.networks import HIDDEN, NetworkPolicy, Normalisation, action_outputs, action_shape, action_start
+from steadyrl.policies.tables import TabularPolicy
+
+try:
+    import torch
+    from torch import Tensor, nn
+except ImportError as _error:  # pragma: no cover
+    raise MissingExtraError("training needs PyTorch; install it with: pip install 'steadyrl[train]'") from _error
+
+
+class NetworkModule(nn.Module, ABC):
+    """What Gaussian and categorical policies share: normalised observations, a tanh network, a numpy twin."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, observations: ObservationCodec, actions: ActionCodec, hidden: Sequence[int], seed: int) -> None:
+        super().__init__()
+        self.observations, self.actions = observations, actions
+        outputs, self.choices = action_outputs(actions)
+        self.layers = network((observations.size, *hidden, outputs), rng=policy_generator(seed), last_gain=0.01)
+        self.register_buffer("mean", torch.zeros(observations.size, dtype=torch.float64))
+        self.register_buffer("std", torch.ones(observations.size, dtype=torch.float64))
+        self.limit: float | None = None
+        """What normalised observations are kept within; None: observations are not normalised."""
+        self.environment = ""
+
+    def normalise(self, mean: Any, std: Any, limit: float | None = None) -> None:
+        """See observations as (x - mean) / std, kept within +-limit (as before, or 10), from now on."""
+        self.mean.copy_(torch.as_tensor(mean))
+        self.std.copy_(torch.as_tensor(std))
+        self.limit = float(limit or self.limit or 10.0)
+
+    def features(self, observations: Any) -> Tensor:
+        """Return observations as the network takes them: unit vectors for numbers, normalised."""
+        x = torch.as_tensor(observations, device=self.mean.device)
+        if self.observations.discrete and x.ndim == 1:
+            numbers = x.long() - int(self.observations.space.start)
+            x = nn.functional.one_hot(numbers, self.observations.size)
+        if self.limit is not None:
+            x = ((x - self.mean) / self.std).clamp(-self.limit, self.limit)
+        return x.to(linears(self.layers)[0].weight.dtype)
+
+    def outputs(self, features: Tensor) -> Tensor:
+        """Return the network's outputs for features."""
+        return forward(self.layers, features)
+
+    def log_prob(self, observations: Any, actions: Any) -> Tensor:
+        """Return log pi(action | observation), [B]."""
+        return self.log_prob_and_entropy(self.features(observations), actions)[0]
+
+    @abstractmethod
+    def entropy(self, observations: Any) -> Tensor:
+        """Return the entropy of the actions' distribution, [B]."""
+
+    @abstractmethod
+    def log_prob_and_entropy(self, features: Tensor, actions: Any) -> tuple[Tensor, Tensor]:
+        """Return both from features, in one pass through the network."""
+
+    def numpy(self) -> NetworkPolicy:
+        """Return the same policy without PyTorch."""
+        weights = tuple(np.ascontiguousarray(_array(layer.weight).T) for layer in linears(self.layers))
+        biases = tuple(_array(layer.bias) for layer in linears(self.layers))
+        log_std = _array(self.log_std) if isinstance(self, GaussianPolicy) else None
+        seen = None if self.limit is None else Normalisation(_array(self.mean), _array(self.std), self.limit)
+        start, shape = action_start(self.actions), action_shape(self.actions)
+        return NetworkPolicy(weights, biases, log_std, start, shape, seen, self.choices, environment=self.environment)
+
+    def act(self, observations: Any, rng: np.random.Generator) -> Any:
+        """Return an action for each observation; for many calls take `numpy()` once."""
+        return self.numpy().act(observations, rng)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a policy file, which `collect`, `diagnose` and `evaluate` take."""
+        self.numpy().save(path)
+
+
+class GaussianPolicy(NetworkModule):
+    """A Gaussian whose mean is the network's output; the diagonal covariance does not depend on the state.
+
+    Actions outside the Box are clipped on their way into the environment; the log-probability is that of the action
+    as drawn.
+    """
+
+    def __init__(
+        self,
+        observations: ObservationCodec,
+        actions: ActionCodec,
+        hidden: Sequence[int] = (HIDDEN, HIDDEN),
+        *,
+        seed: int = 0,
+        log_std: float = 0.0,
+    ) -> None:
+        if not isinstance(actions.space, spaces.Box):
+            raise PolicyError(f"a Gaussian policy needs Box actions, and these are {actions.space}")
+        super().__init__(observations, actions, hidden, seed)
+        self.log_std = nn.Parameter(torch.full((action_outputs(actions)[0],), float(log_std)))
+
+    def log_prob_and_entropy(self, features: Tensor, actions: Any) -> tuple[Tensor, Tensor]:
+        """Return log-probability and entropy, [B] each."""
+        mean = self.outputs(features)
+        taken = torch.as_tensor(actions, device=mean.device).reshape(mean.shape).to(mean.dtype)
+        size = mean.shape[1]
+        away = (taken - mean) * torch.exp(-self.log_std)
+        log_prob = -0.5 * away.square().sum(dim=1) - self.log_std.sum() - 0.5 * size * math.log(2 * math.pi)
+        return log_prob, self._entropy().expand(len(mean))
+
+    def entropy(self, observations: Any) -> Tensor:
+        """Return the entropy, the same for every observation, [B]."""
+        return self._entropy().expand(len(observations))
+
+    def _entropy(self) -> Tensor:
+        return self.log_std.sum() + 0.5 * len(self.log_std) * (1 + math.log(2 * math.pi))
+
+
+class CategoricalPolicy(NetworkModule):
+    """A softmax over the network's outputs: one choice for Discrete actions, independent ones for MultiDiscrete."""
+
+    def __init__(
+        self,
+        observations: ObservationCodec,
+        actions: ActionCodec,
+        hidden: Sequence[int] = (HIDDEN, HIDDEN),
+        *,
+        seed: int = 0,
+    ) -> None:
+        if isinstance(actions.space, spaces.Box):
+            raise PolicyError(
+                f"a categorical policy needs Discrete or MultiDiscrete actions; these are {actions.space}"
+            )
+        super().__init__(observations, actions, hidden, seed)
+        self._start = torch.as_tensor(action_start(actions)).reshape(1, -1)
+
+    def log_prob_and_entropy(self, features: Tensor, actions: Any) -> tuple[Tensor, Tensor]:
+        """Return log-probability and entropy, [B] each."""
+        outputs = self.outputs(features)
+        taken = torch.as_tensor(actions).long().reshape(len(outputs), -1) - self._start
+        taken = taken.to(outputs.device)
+        edges = [0, outputs.shape[1]] if self.choices is None else [0, *itertools.accumulate(self.choices)]
+        log_prob = entropy = outputs.new_zeros(len(outputs))
+        for i, (first, last) in enumerate(itertools.pairwise(edges)):
+            all_of_them = outputs[:, first:last].log_softmax(dim=1)
+            log_prob = log_prob + all_of_them.gather(1, taken[:, i : i + 1])[:, 0]
+            entropy = entropy - (all_of_them.exp() * all_of_them).sum(dim=1)
+        return log_prob, entropy
+
+    def entropy(self, observations: Any) -> Tensor:
+        """Return the entropy, [B]."""
+        shape = (len(observations), 1 if self.choices is None else len(self.choices))
+        first = self._start.expand(shape)
+        return self.log_prob_and_entropy(self.features(observations), first)[1]
+
+
+class SoftmaxTable(nn.Module):
+    """A softmax policy of a finite process: one logit for each state and action."""
+
+    def __init__(self, logits: Any) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.tensor(np.asarray(logits, dtype=float)))
+
+    def log_prob(self, observations: Any, actions: Any) -> Tensor:
+        """Return log pi(action | state), [B], for numbers of states and actions."""
+        states, taken = (torch.as_tensor(values).long() for values in (observations, actions))
+        for what, numbers, count in zip(("state", "action"), (states, taken), self.logits.shape, strict=True):
+            if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < count:
+                raise PolicyError(
+                    f"{what} {int(numbers.max())} is not in a table of shape {tuple(self.logits.shape)}; give a logit "
+                    "for each state and action of the process"
+                )
+        return self.logits.log_softmax(dim=1)[states, taken]
+
+    def numpy(self) -> TabularPolicy:
+        """Return the same policy without PyTorch."""
+        return TabularPolicy.of(_array(self.logits.softmax(dim=1)))
+
+
+def make_policy(
+    observations: ObservationCodec, actions: ActionCodec, *, hidden: Sequence[int] = (HIDDEN, HIDDEN), seed: int = 0
+) -> NetworkModule:
+    """Return a new policy for an environment's spaces: Gaussian for Box actions, else categorical."""
+    kind = GaussianPolicy if isinstance(actions.space, spaces.Box) else CategoricalPolicy
+    return kind(observations, actions, hidden, seed=seed)
+
+
+def load_module(path: str | os.PathLike[str], observations: ObservationCodec, actions: ActionCodec) -> NetworkModule:
+    """Read a policy file as a policy with gradients.
+
+    Raises:
+        PolicyError: if the policy does not fit the spaces.
+        FileFormatError: if the file is not a policy's.
+    """
+    return as_module(load_policy(path, observations, actions), observations, actions)
+
+
+def as_module(policy: NetworkPolicy, observations: ObservationCodec, actions: ActionCodec) -> NetworkModule:
+    """Return a numpy policy as one with gradients."""
+    module = make_policy(observations, actions, hidden=[weight.shape[1] for weight in policy.weights[:-1]])
+    with torch.no_grad():
+        for layer, weight, bias in zip(linears(module.layers), policy.weights, policy.biases, strict=True):
+            layer.weight.copy_(torch.as_tensor(weight.T))
+            layer.bias.copy_(torch.as_tensor(bias))
+        if isinstance(module, GaussianPolicy):
+            module.log_std.copy_(torch.as_tensor(policy.log_std))
+    if policy.normalisation is not None:
+        module.normalise(policy.normalisation.mean, policy.normalisation.std, policy.normalisation.limit)
+    module.environment = policy.environment
+    return module
+
+
+def network(sizes: Sequence[int], *, rng: np.random.Generator, last_gain: float) -> nn.ModuleList:
+    """Return linear layers with orthogonal weights (gain sqrt 2, `last_gain` for the last) and zero biases."""
+    layers = nn.ModuleList()
+    for i, (n_in, n_out) in enumerate(itertools.pairwise(sizes)):
+        gain = last_gain if i == len(sizes) - 2 else math.sqrt(2)
+        layer = nn.Linear(n_in, n_out, device="meta").to_empty(device="cpu")  # draws no random numbers
+        with torch.no_grad():
+            layer.weight.copy_(torch.as_tensor(gain * _orthogonal(n_out, n_in, rng)))
+            layer.bias.zero_()
+        layers.append(layer)
+    return layers
+
+
+def linears(layers: nn.ModuleList) -> list[nn.Linear]:
+    """Return the layers as what they are."""
+    return cast("list[nn.Linear]", list(layers))
+
+
+def forward(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    """Return the outputs of linear layers with tanh between them."""
+    last = len(layers) - 1
+    for i, layer in enumerate(linears(layers)):
+        x = nn.functional.linear(x, layer.weight, layer.bias)
+        x = x if i == last else torch.tanh(x)
+    return x
+
+
+def _orthogonal(rows: int, columns: int, rng: np.random.Generator) -> Any:
+    q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
+    q *= np.sign(np.diag(r))  # makes the draw uniform, and the same with every library of linear algebra
+    return q if rows >= columns else q.T
+
+
+def _array(tensor: Any) -> Any:
+    return tensor.detach().cpu().numpy().astype(float)
