@@ -18,7 +18,7 @@ from steadyrl import (
     phase_mixing_time,
     renewal_sequence,
 )
-from steadyrl.errors import LengthsError, MixingTimeError
+from steadyrl.errors import LengthsError, MixingTimeError, ToleranceError
 from steadyrl.exact import gallery, time_limits
 from steadyrl.lengths.renewal import start_sequence
 
@@ -199,5 +199,5 @@ def test_starts_are_ends_after_a_detour():
 
 
 def test_bad_tolerances_are_refused():
-    with pytest.raises(MixingTimeError, match="tolerance is 0"):
+    with pytest.raises(ToleranceError, match="tolerance is 0"):
         phase_mixing_time(EpisodeLengths([0, 1]), 0)

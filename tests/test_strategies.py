@@ -254,7 +254,7 @@ def test_coarse_units_change_little():
     lengths = EpisodeLengths.from_gymnasium(np.random.default_rng(0).integers(300, 900, 4000))
     fine, coarse = compare_strategies(lengths, steps=8000), None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("steadyrl.strategies.LONGEST_EXACT", 150)
+        patch.setattr("steadyrl.lengths.strategies.LONGEST_EXACT", 150)
         coarse = compare_strategies(lengths, steps=8000)
     for a, b in zip(fine, coarse, strict=True):
         assert np.abs(a.distance[:8000] - b.distance[:8000]).max() < 4 * 6 / lengths.mean

@@ -1,21 +1,21 @@
-"""How sure the numbers are: intervals from the episodes that gave them.
+"""Confidence intervals for everything that is computed from a sample of episodes.
 
-Episodes are independent and alike, so two classical tools apply as they stand.
+Episodes are independent and identically distributed, so two classical tools apply directly.
 
 *The regenerative method.* A steady-state mean is a ratio, E[f] = E[Y] / E[T] with Y = sum of f over an episode, and
 
     r = mean(Y) / mean(T),    sd(r) = sd(Y - r T) / (mean(T) sqrt(n)).
 
-*The bootstrap.* Whatever else follows from the distribution of lengths is computed again from resampled episodes: the
-coefficient of variation studentised, on a logarithmic scale; the phase distance d(t) as `bands` says, its bias
-taken off.
+*The bootstrap.* Everything else that follows from the distribution of lengths is computed again from resampled
+episodes: the coefficient of variation by a studentised bootstrap on a logarithmic scale, the phase distance d(t) with a
+bias correction (see `distance_bands`).
 
 *The mixing time* t* is the first whole step at which d is below the tolerance, so its interval lies between the times
 at which the two edges of d's band cross the tolerance. Crossings are interpolated (on a logarithmic scale) and not
 rounded: with whole steps for ends an interval of a few steps would cover far more often than its level says.
 
-The estimates themselves stay what the formulas give for the lengths as observed. Where episodes are too few for the
-tolerance, noise is most of d and makes the estimate t* too large; the interval, which has that taken off, then lies
+The point estimates are not corrected: they are what the formulas give for the observed lengths. If there are too few
+episodes for the tolerance, d is mostly noise and the estimate of t* is too large; the bias-corrected interval then lies
 below it.
 """
 
@@ -38,7 +38,7 @@ from steadyrl.lengths.renewal import phase_distance, phase_mixing_time
 
 Array = NDArray[np.float64]
 
-_WORK = 8e6  # time steps that all resamples may take together
+_WORK = 8e6  # time steps that all resamples together may take
 _PERTURBED_WORK = 1e8  # lengths times time that all half-samples of a perturbed mixing time may take together
 _FEWEST = 19  # resamples: the ends of a 90% interval are then the least and the greatest
 _STUDENTISED = 999  # resamples of a coefficient of variation, which cost next to nothing
@@ -49,28 +49,33 @@ _NOISE = 1 / (math.sqrt(2) - 1)
 
 @dataclass(frozen=True)
 class LengthsConfidence:
-    """What a sample of episode lengths says, and how surely."""
+    """Estimates from a sample of episode lengths, with confidence intervals."""
 
     level: float
+    """Confidence level of all intervals."""
     episodes: int
+    """Number of episodes in the sample."""
     resamples: int
+    """Number of bootstrap resamples."""
     average_episode_length: Interval
     coefficient_of_variation: Interval
     mixing_time: Interval
-    """In steps; infinite where it never mixes, or not within `longest`."""
+    """Mixing time in steps; infinite if the process never mixes, or not within `longest` steps."""
     distance: Array
-    """d(0), ..., d(steps)."""
+    """Phase distance d(0), ..., d(steps)."""
     distance_low: Array
+    """Lower end of the confidence band of the phase distance."""
     distance_high: Array
+    """Upper end of the confidence band of the phase distance."""
 
 
 def steady_state_mean(sums: ArrayLike, gymnasium_lengths: ArrayLike, *, level: float = 0.9) -> Interval:
     """Return the steady-state mean of a function of the state, with its regenerative confidence interval.
 
     Args:
-        sums: for each episode, the sum of the function over all its T = l + 1 states, the terminal one included.
-        gymnasium_lengths: the episodes' lengths l.
-        level: the probability that the interval covers the truth.
+        sums: For each episode, the sum of the function over all its T = l + 1 states, including the terminal state.
+        gymnasium_lengths: Episode lengths l, as Gymnasium counts them.
+        level: Confidence level of the interval.
 
     Example:
         >>> found = steady_state_mean([2.0, 4.0, 3.0], [3, 7, 5])  # 9 over 18 states
@@ -81,13 +86,15 @@ def steady_state_mean(sums: ArrayLike, gymnasium_lengths: ArrayLike, *, level: f
     values = np.asarray(sums, dtype=float)
     check_level(level, LengthsError)
     if values.shape != lengths.shape:
-        raise LengthsError(f"sums have shape {values.shape}, but there are {len(lengths)} lengths: one sum an episode")
+        raise LengthsError(
+            f"sums have shape {values.shape}, but there are {len(lengths)} lengths; give one sum per episode"
+        )
     if not np.isfinite(values).all():
         i = int(np.argmin(np.isfinite(values)))
-        raise LengthsError(f"sums[{i}] is {values[i]}; an average over it says nothing")
+        raise LengthsError(f"sums[{i}] is {values[i]}; every sum must be a finite number")
     n = len(values)
     if n < 2:
-        raise LengthsError("an interval needs at least two episodes; there is one")
+        raise LengthsError("a confidence interval needs at least two episodes; only one was given")
     ratio = float(values.sum() / lengths.sum())
     error = float(np.std(values - ratio * lengths, ddof=1) / (lengths.mean() * math.sqrt(n)))
     reach = float(stdtrit(n - 1, 0.5 + level / 2)) * error
@@ -97,7 +104,7 @@ def steady_state_mean(sums: ArrayLike, gymnasium_lengths: ArrayLike, *, level: f
 def mixing_time_or_never(
     lengths: EpisodeLengths, tolerance: float, longest: int, perturbation: Perturbation | None = None
 ) -> float:
-    """Return the mixing time, or inf where it is not within `longest` steps."""
+    """Return the mixing time, or inf if it is longer than `longest` steps."""
     try:
         return phase_mixing_time(lengths, tolerance, perturbation, longest=longest)
     except MixingTimeError:
@@ -115,17 +122,18 @@ def bootstrap(
     resamples: int = 399,
     longest: int | None = None,
 ) -> LengthsConfidence:
-    """Return E[T], CV, t* and d(t) with confidence intervals, by resampling episodes.
+    """Return the average episode length, its CV, the mixing time and d(t) with bootstrap confidence intervals.
 
     Args:
-        lengths: the observed distribution.
-        episodes: how many episodes it was observed in.
-        rng: what draws.
-        tolerance: of the mixing time.
-        steps: up to which d(t) is wanted.
-        level: the probability that an interval covers the truth.
-        resamples: how often; fewer, 19 at least, where one takes long. One less than a multiple of 20 is best.
-        longest: steps after which a mixing time counts as infinite; by default 1,000 average episode lengths.
+        lengths: The observed distribution of T.
+        episodes: Number of episodes in which it was observed.
+        rng: Random generator for the resamples.
+        tolerance: Phase distance at which the process counts as mixed.
+        steps: Last time for which d(t) is returned.
+        level: Confidence level of the intervals.
+        resamples: Number of resamples, ideally one less than a multiple of 20. Fewer are drawn, but at least 19, if one
+            takes long.
+        longest: Steps after which a mixing time counts as infinite; by default 1,000 average episode lengths.
 
     Example:
         >>> sample = EpisodeLengths.from_gymnasium([9, 14, 11, 8, 12, 15, 10] * 100)
@@ -135,7 +143,9 @@ def bootstrap(
     """
     check_level(level, LengthsError)
     if episodes < 1 or resamples < 2:
-        raise LengthsError(f"episodes is {episodes} and resamples is {resamples}; need at least one and two")
+        raise LengthsError(
+            f"episodes is {episodes} and resamples is {resamples}; at least 1 episode and 2 resamples are needed"
+        )
     reach = int(1000 * lengths.mean) + 1 if longest is None else longest
     time = mixing_time_or_never(lengths, tolerance, reach)
     span = max(int(_WIDE * time) + 1 if math.isfinite(time) else 1, steps, 1)
@@ -144,7 +154,7 @@ def bootstrap(
     if math.isfinite(time):
         mixing = _crossings(time, band, tolerance)
         never = float(np.mean(tolerance <= 1 - 1 / band.periods)) > (1 - level) / 2
-        if never:  # one cannot exclude it, where so many resamples say so
+        if never:  # too many resamples never mix for that to be excluded at this level
             mixing = Interval(time, mixing.low, math.inf)
         elif math.isinf(mixing.high) and span < reach:  # look further, once
             far = int(min(_WIDEST * time + 1, reach))
@@ -177,11 +187,11 @@ def perturbed_mixing_time(
     tolerance: float = 0.01,
     level: float = 0.9,
 ) -> Interval:
-    """Return the mixing time under a perturbation with its interval, by half-samples; the perturbation stays the same.
+    """Return the mixing time under a fixed perturbation, with a confidence interval from half-samples.
 
-    It takes lengths x time for each half-sample, so there are at most 60, and the interval is rougher than the raw
-    one's: at 90% it covered 77% to 87% in trials with geometric and normal lengths. Where lengths and time are long the
-    ends are not computed, and not a number.
+    Each half-sample costs (longest length) x (mixing time) operations, so at most 60 are drawn, and the interval is
+    rougher than that of the raw process: at a level of 90% it covered the truth in 77% to 87% of trials with geometric
+    and normal lengths. If lengths and mixing time are too long, the ends of the interval are NaN.
     """
     check_level(level, LengthsError)
     reach = int(1000 * lengths.mean) + 1
@@ -200,15 +210,15 @@ def _count(span: int, resamples: int) -> int:
 
 
 def _crossings(time: float, band: DistanceBand, tolerance: float) -> Interval:
-    """Return the mixing time's interval: between the times at which the edges of the distance's band cross."""
+    """Return the mixing time's interval: where the two edges of the distance's band cross the tolerance."""
     low, high = (crossing(np.append(1.0, edge), tolerance) for edge in (band.low, band.high))
-    if math.isfinite(high) and math.floor(low) == math.floor(high):  # in one step: no doubt is left
+    if math.isfinite(high) and math.floor(low) == math.floor(high):  # both cross within the same step
         return Interval(time, math.floor(low) + 1.0, math.floor(low) + 1.0)
     return Interval(time, min(low, time) if math.isinf(high) else low, high)
 
 
 def crossing(distance: Array, tolerance: float) -> float:
-    """Return when d(0), d(1), ... crosses the tolerance for the last time, between two steps; inf if it ends above."""
+    """Return the (interpolated) time of the last crossing of the tolerance by d(0), d(1), ...; inf if it ends above."""
     last = int(np.flatnonzero(distance >= tolerance)[-1])
     if last == len(distance) - 1:
         return math.inf
@@ -217,7 +227,7 @@ def crossing(distance: Array, tolerance: float) -> float:
 
 
 def _never(lengths: EpisodeLengths, episodes: int, tolerance: float, reach: int, rng: np.random.Generator) -> Interval:
-    """Return the interval of a mixing time that is not within reach: from the least of a few resamples on."""
+    """Return the interval of a mixing time beyond reach: from the shortest one among a few resamples to infinity."""
     if lengths.period > 1 and tolerance <= 1 - 1 / lengths.period:
         return Interval(math.inf, math.inf, math.inf)  # every resample has this period, or a multiple of it
     drawn = rng.multinomial(episodes, lengths.probabilities, _FEWEST) / episodes
@@ -238,7 +248,7 @@ def _half_samples(lengths: EpisodeLengths, episodes: int, count: int, rng: np.ra
 
 
 def _centred(value: Array, halves: Array, level: float, factor: float) -> tuple[Array, Array]:
-    """Return the ends of an interval: the half-samples' scatter about the value less its bias."""
+    """Return the ends of an interval around the bias-corrected value, as wide as the half-samples scatter."""
     middle = halves.mean(axis=0)
     centre = value - factor * (middle - value)
     reach = float(stdtrit(len(halves) - 1, 0.5 + level / 2)) * halves.std(axis=0, ddof=1)
@@ -246,7 +256,7 @@ def _centred(value: Array, halves: Array, level: float, factor: float) -> tuple[
 
 
 def _time_interval(value: float, halves: Array, level: float) -> Interval:
-    """Return a mixing time's interval, on a logarithmic scale; it contains the estimate."""
+    """Return a mixing time's interval, computed on a logarithmic scale; it always contains the estimate."""
     if not math.isfinite(value) or value <= 0:
         return Interval(value, min(value, float(halves.min())), max(value, float(halves.max())))
     finite = halves[np.isfinite(halves)]

@@ -1,17 +1,17 @@
-"""Start times by design: delays that put copies of an environment at steady state, at once and for good.
+"""Designed delays: start times that put environment copies at steady state, where they then stay.
 
-If copy i has run D_i steps since its (re)start, the copies' ages are the mixture sum_D q(D) P(age at D). Choosing q, on
-D = 1, ..., W, to bring it closest to the stationary ages P(A = k) = P(T >= k) / E[T] is a linear programme. It has a
+If copy i has run D_i steps since its (re)start, their ages follow the mixture sum_D q(D) P(age at D). Choosing q on
+D = 1, ..., W so that it comes closest to the stationary ages P(A = k) = P(T >= k) / E[T] is a linear programme with a
 solution in closed form:
 
     D = W + 1 - A,  with A a stationary age given that A <= W;      distance  P(A > W).
 
-*No better:* after at most W steps no age is above W, so the total variation is P(A > W) at least. *No worse:* with
+*Lower bound:* after at most W steps no age is above W, so the total variation is at least P(A > W). *Attained:* with
 this q, episode starts at time -s, h(s) = sum_D q(D) v(D - s), are equally likely at every s <= W (a renewal process
 delayed by its own stationary age), so P(age = k) = h(k) P(T >= k) is proportional to P(A = k) for k <= W.
 
-So the smallest window for a tolerance is a quantile of the stationary age, and all of it takes one pass over the
-lengths, however long they are. Distance 0 takes W = the longest.
+So the smallest window for a tolerance is a quantile of the stationary age, and the whole design takes one pass over the
+distribution of lengths. The distance is 0 if W is the longest length.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Delays:
-    """A distribution of delays, and the distance from steady state at which it puts the copies.
+    """A distribution of delays, and how far from steady state the copies are after them.
 
     Example:
         >>> delays = design_delays(EpisodeLengths.from_gymnasium([3]))  # T = 4, always
@@ -42,9 +42,9 @@ class Delays:
     probabilities: Array
     """P(D = k) for k = 0, 1, ..., window; P(D = 0) = 0."""
     distance: float
-    """Of the copies' ages from the stationary ones, for many copies."""
+    """Total variation between the copies' age distribution and the stationary one, in the limit of many copies."""
     lengths: EpisodeLengths | None = None
-    """What they were designed for; `for_same_step` needs it."""
+    """Distribution of T for which the delays were designed; `for_same_step` needs it."""
 
     def __post_init__(self) -> None:
         values = np.array(self.probabilities, dtype=float)
@@ -54,26 +54,28 @@ class Delays:
                 f"{float(values.sum())!r}"
             )
         if values[0] != 0:
-            raise DelaysError(f"P(D = 0) is {values[0]}; a copy that has not started has no age, so delays begin at 1")
+            raise DelaysError(
+                f"P(D = 0) is {values[0]}; delays are at least 1 step, since a copy that has not started has no age"
+            )
         values.flags.writeable = False
         object.__setattr__(self, "probabilities", values)
 
     @property
     def window(self) -> int:
-        """The longest delay."""
+        """The longest delay in steps."""
         return len(self.probabilities) - 1
 
     @property
     def mean(self) -> float:
-        """E[D], what a pre-roll costs per copy."""
+        """Mean delay E[D]: the steps per copy that a warm-up (pre-roll) discards."""
         return float(np.arange(len(self.probabilities)) @ self.probabilities)
 
     def for_same_step(self) -> Delays:
         """Return the delays for a stream without terminal states (SAME_STEP autoreset, Stable-Baselines3).
 
-        There an episode takes T - 1 steps, and its ages are 1, ..., T - 1; a design for T would put copies of fixed
-        length out of step. The window is the smallest that comes as close. Delays that were not designed are returned
-        as they are: steps of whatever stream they are used in.
+        In such a stream an episode takes T - 1 steps and its ages are 1, ..., T - 1, so delays designed for T do not
+        fit. The new window is the smallest with at most the same distance. Delays that were not designed from lengths
+        are returned unchanged: they count steps of whatever stream they are used in.
 
         Example:
             >>> design_delays(EpisodeLengths.from_gymnasium([3])).for_same_step().assign(3).tolist()
@@ -82,18 +84,21 @@ class Delays:
         if self.lengths is None:
             return self
         if self.lengths.longest < 2 or self.lengths.probabilities[1] > 0:
-            raise DelaysError("some episodes have T = 1, a reset and no action: they leave no trace in this stream")
+            raise DelaysError(
+                "some episodes have T = 1 (a reset and no action), which a SAME_STEP stream does not show; "
+                "leave them out of the lengths"
+            )
         shorter = EpisodeLengths(self.lengths.probabilities[1:])
         beyond = _beyond(stationary_ages(shorter))
         return design_delays(shorter, window=max(int(np.argmax(beyond <= self.distance + 1e-12)), 1))
 
     def draw(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return n independent delays; `assign` is better where there are few copies."""
+        """Return n independent delays; `assign` spreads them more evenly, which matters with few copies."""
         _check_copies(n)
         return self._at(rng.random(n))
 
     def assign(self, n: int, *, rng: np.random.Generator | None = None) -> NDArray[np.int64]:
-        """Return n delays at the quantiles (i + 1/2) / n: as even as n copies can be. With `rng`, in random order."""
+        """Return n delays at the quantiles (i + 1/2) / n, as evenly spread as possible; in random order with `rng`."""
         _check_copies(n)
         found = self._at((np.arange(n) + 0.5) / n)
         return found if rng is None else rng.permutation(found)
@@ -104,12 +109,12 @@ class Delays:
 
 
 def design_delays(lengths: EpisodeLengths, window: int | None = None, tolerance: float = 0.01) -> Delays:
-    """Return the delays that bring copies closest to steady state within a window.
+    """Return the delays that bring environment copies closest to steady state within a window.
 
     Args:
-        lengths: the distribution of T.
-        window: the longest delay, in steps; None takes the smallest that reaches the tolerance.
-        tolerance: the distance wanted, if no window is given; the result is strictly below it.
+        lengths: Distribution of T.
+        window: Longest delay in steps; None takes the shortest window whose distance is below the tolerance.
+        tolerance: Total variation to stay strictly below; only used without a window.
 
     Example:
         >>> lengths = EpisodeLengths.from_gymnasium([19, 199])  # 20 or 200: as it is, never at steady state
@@ -126,14 +131,14 @@ def design_delays(lengths: EpisodeLengths, window: int | None = None, tolerance:
         window = max(int(np.argmax(beyond < tolerance)), 1)
     elif isinstance(window, bool) or not isinstance(window, int | np.integer) or window < 1:
         raise DelaysError(f"window is {window!r}; the longest delay is a whole number of steps, 1 or more")
-    window = int(min(window, lengths.longest))  # a longer one gains nothing: the distance is 0
+    window = int(min(window, lengths.longest))  # the distance is 0 there, so a longer window gains nothing
     inside = ages[: window + 1]
     probabilities = np.append(0.0, inside[:0:-1] / inside.sum())
     return Delays(probabilities, float(beyond[window]), lengths)
 
 
 def uniform_delays(lengths: EpisodeLengths, window: int | None = None) -> Delays:
-    """Return delays spread evenly over 1, ..., window (by default one average episode length)."""
+    """Return delays spread evenly over 1, ..., window; the default window is one average episode length."""
     check_lengths(lengths)
     size = int(np.ceil(lengths.mean)) if window is None else int(window)
     if size < 1:
@@ -155,7 +160,7 @@ def _beyond(ages: Array) -> Array:
 
 
 def delayed_distance(lengths: EpisodeLengths, probabilities: Array, steps: int) -> Array:
-    """Return d(0), ..., d(steps) of copies that started D steps before time 0, D with these probabilities.
+    """Return the phase distance d(0), ..., d(steps) of copies that started D steps before time 0, for random D.
 
     d(t) = 1/2 sum_k |h(t - k) - 1/E[T]| P(T >= k), with h(s) = sum_D q(D) v(s + D).
     """
@@ -166,21 +171,21 @@ def delayed_distance(lengths: EpisodeLengths, probabilities: Array, steps: int) 
     rate, n = 1 / lengths.mean, lengths.longest
     gap = np.abs(np.concatenate([np.zeros(n), h]) - rate)
     found = 0.5 * fftconvolve(gap, lengths.survival[1:])
-    first = n + window - 1  # the place of s = -1, which is age 1 at time 0
+    first = n + window - 1  # index of s = -1, which is age 1 at time 0
     distance: Array = np.clip(found[first : first + steps + 1], 0.0, 1.0)
     return distance
 
 
-def assigned_distance(lengths: EpisodeLengths, delays: Delays, copies: int) -> float:
-    """Return the distance of the expected ages of finitely many copies with delays assigned by quantile."""
-    share = np.bincount(delays.assign(copies), minlength=delays.window + 1) / copies
+def assigned_distance(lengths: EpisodeLengths, delays: Delays, num_envs: int) -> float:
+    """Return the distance from steady state of the expected ages of `num_envs` copies with delays by quantile."""
+    share = np.bincount(delays.assign(num_envs), minlength=delays.window + 1) / num_envs
     return float(delayed_distance(lengths, share, 0)[0])
 
 
-def drawn_distance(lengths: EpisodeLengths, delays: Delays, copies: int) -> float:
-    """Return how far the expected ages of copies with independently drawn delays are off, on average over 20 draws."""
+def drawn_distance(lengths: EpisodeLengths, delays: Delays, num_envs: int) -> float:
+    """Return the same distance for independently drawn delays, averaged over 20 draws."""
     rng = np.random.default_rng(0)
-    found = [np.bincount(delays.draw(copies, rng), minlength=delays.window + 1) / copies for _ in range(20)]
+    found = [np.bincount(delays.draw(num_envs, rng), minlength=delays.window + 1) / num_envs for _ in range(20)]
     return float(np.mean([delayed_distance(lengths, share, 0)[0] for share in found]))
 
 
@@ -190,11 +195,11 @@ def _check_copies(n: int) -> None:
 
 
 def refuse_lengths(delays: object) -> None:
-    """Say so, if these are lengths of episodes where delays are wanted."""
+    """Raise DelaysError if episode lengths were given where delays are expected."""
     if isinstance(delays, EpisodeLengths):
         raise DelaysError(
             f"delays is EpisodeLengths (E[T] = {delays.mean:.6g}), which says how long episodes are, not when copies "
-            "are to start; give design_delays(lengths)"
+            "should start; give design_delays(lengths)"
         )
 
 

@@ -1,4 +1,4 @@
-"""How sure a phase distance is that was computed from a sample of episodes.
+"""Confidence bands of a phase distance that was computed from a sample of episodes.
 
 d(t) adds up absolute values, 1/2 sum_s |g(s)| P(T >= t - s) with g(s) = v(s) - 1/E[T]. Two things follow for the
 estimate from n episodes.
@@ -8,7 +8,7 @@ around the observed g, which is not 0, absolute values have no kink, so its resa
 inconsistent at such points: Andrews 2000, Fang and Santos 2019). For geometric lengths plain percentiles cover t*
 less than half of the time.
 
-*How much of it is noise can be told.* g is a smooth function of the lengths' distribution. The square of an observed
+*The noise can be estimated.* g is a smooth function of the lengths' distribution. The square of an observed
 g(s) is g(s)^2 + noise^2 on average, but the product of the g(s) of two halves of the episodes, which are independent,
 is g(s)^2 alone. Another count is by how much resamples have larger squares than the sample. (It alone knows that
 noise in the phase, large where lengths vary little, adds nothing to d; the other alone is right where there are fewer
@@ -61,19 +61,22 @@ _ALIAS = 1e-11  # the renewal sequence's error: small beside any distance that a
 
 @dataclass(frozen=True)
 class DistanceBand:
-    """The phase distance at t = 1, 2, ... with its bias taken off, and the ends of its confidence intervals."""
+    """The bias-corrected phase distance at t = 1, 2, ... and its pointwise confidence band."""
 
     middle: Array
+    """Bias-corrected estimate of d(1), d(2), ..."""
     low: Array
+    """Lower end of the band."""
     high: Array
+    """Upper end of the band."""
     periods: NDArray[np.int64]
-    """Of the resamples; one above 1 never mixes."""
+    """Period of the lengths in each resample; a resample with a period above 1 never mixes."""
 
 
 def distance_band(
     lengths: EpisodeLengths, episodes: int, steps: int, *, rng: np.random.Generator, level: float, resamples: int
 ) -> DistanceBand:
-    """Return d(1), ..., d(steps) as far as a sample of so many episodes tells it."""
+    """Return d(1), ..., d(steps), estimated from a sample of `episodes` episodes, with its confidence band."""
     fine = _band(lengths, episodes, steps, rng=rng, level=level, resamples=resamples)
     width = _bin_width(lengths, episodes)
     if width == 1:
@@ -128,16 +131,16 @@ def _band(
 def studentised(
     lengths: EpisodeLengths, episodes: int, *, rng: np.random.Generator, level: float, resamples: int
 ) -> tuple[float, float]:
-    """Return the ends of the CV's interval: the bootstrap of (log CV* - log CV) / its standard error.
+    """Return the ends of the CV's confidence interval: a studentised bootstrap of log CV.
 
-    The error is that of the influence function, log CV moves by 1/2 ((T - E[T])^2 / Var[T] - 1) - (T / E[T] - 1) per
-    episode. Dividing by each resample's own error makes up for skewness, which is large where lengths have long tails.
+    The standard error comes from the influence function of log CV, 1/2 ((T - E[T])^2 / Var[T] - 1) - (T / E[T] - 1).
+    Dividing by each resample's own error corrects for skewness, which is large if lengths have long tails.
     """
     support = np.flatnonzero(lengths.probabilities)
     if len(support) == 1:
         return 0.0, 0.0
     drawn = rng.multinomial(episodes, lengths.probabilities[support], resamples) / episodes
-    drawn = drawn[(drawn > 0).sum(axis=1) > 1]  # of one length alone a resample says nothing
+    drawn = drawn[(drawn > 0).sum(axis=1) > 1]  # a resample of one single length has no CV
     if not len(drawn):
         return 0.0, float("inf")
     value, error = (found[0] for found in _log_cv(lengths.probabilities[None, support], support))
@@ -158,7 +161,7 @@ def _log_cv(probabilities: Array, support: NDArray[np.int64]) -> tuple[Array, Ar
 
 
 def _bin_width(lengths: EpisodeLengths, episodes: int) -> int:
-    """Return the width of bins of time in which there are episodes enough: 1 unless most lengths are seen once."""
+    """Return the width of time bins that hold enough episodes: 1, unless most lengths were observed only once."""
     support = np.flatnonzero(lengths.probabilities)
     if lengths.period > 1 or episodes >= _SEEN * len(support):
         return 1
@@ -166,7 +169,7 @@ def _bin_width(lengths: EpisodeLengths, episodes: int) -> int:
 
 
 def _binned(lengths: EpisodeLengths, width: int) -> EpisodeLengths:
-    """Return lengths in units of a width, each shared out between the two nearest multiples, so that E[T] stays."""
+    """Return lengths in units of `width`, each split between the two nearest multiples so that E[T] is kept."""
     place = np.maximum(np.flatnonzero(lengths.probabilities) / width, 1.0)
     seen = lengths.probabilities[lengths.probabilities > 0]
     below = place.astype(np.int64)
@@ -176,7 +179,7 @@ def _binned(lengths: EpisodeLengths, width: int) -> EpisodeLengths:
 
 
 def _common(lengths: EpisodeLengths, episodes: int, steps: int, splits: int, rng: np.random.Generator) -> Array:
-    """The product of the two halves' g, on average over ways to split the episodes: g^2 without noise."""
+    """Return the product of the two halves' g, averaged over splits of the episodes: g^2 without noise."""
     support = np.flatnonzero(lengths.probabilities)
     counts = np.maximum(np.rint(lengths.probabilities[support] * episodes).astype(np.int64), 1)
     first = np.zeros((splits, len(lengths.probabilities)))
@@ -190,10 +193,10 @@ def _common(lengths: EpisodeLengths, episodes: int, steps: int, splits: int, rng
 
 
 def _widening(apart: Array, noise: Array, truth: Array, lengths: EpisodeLengths, shrink: _Shrinkage) -> Array:
-    """By how much the estimate less its bias scatters more than the estimate: the bias is an estimate too.
+    """Return by which factor the bias-corrected estimate scatters more than the uncorrected one.
 
-    Some resamples (`apart` from the sample, their g by `noise`) go through both again, each with the same few of the
-    others, and with their opposites, for the noise that its bias is told from.
+    Some resamples (which differ from the sample by `apart`, and their g by `noise`) are estimated and corrected again.
+    The bias of each is estimated with the noise of the same few other resamples, taken with both signs.
     """
     worlds, around = apart[_AROUND : _AROUND + _WORLDS], range(min(_AROUND, len(apart)))
     if len(worlds) < 2:
@@ -212,28 +215,28 @@ def _widening(apart: Array, noise: Array, truth: Array, lengths: EpisodeLengths,
 
 
 class _Shrinkage:
-    """Takes noise off g, over windows of half an average episode length from each time on."""
+    """Shrinks g by its noise, over windows of half an average episode length ahead of each time."""
 
     def __init__(self, lengths: EpisodeLengths) -> None:
         self.window = max(round(lengths.mean / 2), 1) + 1
         self.shortest = int(np.flatnonzero(lengths.probabilities)[0])
 
     def __call__(self, gaps: Array, noise: Array) -> Array:
-        """Return g less its noise, whose sum over each window is given."""
+        """Return the shrunk g, given the sum of the squared noise over each window."""
         energy = np.maximum(self.ahead(gaps**2), 1e-300)
         share = np.where(energy > _NOISY * noise, np.sqrt(np.clip(1 - noise / energy, 0.0, 1.0)), 0.0)
         share[:, : self.shortest] = 1.0
         return share * gaps
 
     def ahead(self, values: Array) -> Array:
-        """The sum of each value and those after it, as far as the window goes."""
+        """Return the sum over the window that starts at each value."""
         total = np.cumsum(values[:, ::-1], axis=1)[:, ::-1]
         total[:, : -self.window] -= total[:, self.window :].copy()
         return total
 
 
 class _Blocks:
-    """Resamples and their g, some at a time; they are computed once if all of them fit."""
+    """Iterates over resamples and their g in blocks; they are computed only once if all fit into one block."""
 
     def __init__(self, drawn: Array, steps: int) -> None:
         count = max(_ROOM // max(steps, drawn.shape[1]), 1)
@@ -247,9 +250,9 @@ class _Blocks:
 
 
 def _gaps(probabilities: Array, steps: int) -> Array:
-    """g(0), ..., g(steps - 1) for each row of probabilities.
+    """Return g(0), ..., g(steps - 1) for each row of probabilities.
 
-    v is the Taylor series of 1 / (1 - F(z)), read off a circle inside the unit one by a Fourier transform.
+    v has the Taylor series 1 / (1 - F(z)), which a Fourier transform evaluates on a circle inside the unit circle.
     """
     n = probabilities.shape[1]
     mean = probabilities @ np.arange(n)
@@ -262,7 +265,7 @@ def _gaps(probabilities: Array, steps: int) -> Array:
 
 
 def _distance(gaps: Array, probabilities: Array) -> Array:
-    """d(1), ..., d(steps) from |g| and the lengths' distribution, row by row."""
+    """Return d(1), ..., d(steps) from |g| and the distribution of lengths, for each row."""
     steps = gaps.shape[1]
     survival = probabilities[:, ::-1].cumsum(axis=1)[:, -2::-1]  # P(T >= k), k = 1, 2, ...
     mean = survival.sum(axis=1)
@@ -276,7 +279,7 @@ def _distance(gaps: Array, probabilities: Array) -> Array:
 
 
 def _percentile(ordered: Array, share: float) -> Array:
-    """The (R + 1) share-th of R values in order, between two of them if need be."""
+    """Return the (R + 1) share-th of R ordered values, interpolated between two of them."""
     place = float(np.clip((len(ordered) + 1) * share - 1, 0, len(ordered) - 1))
     below = int(place)
     above = min(below + 1, len(ordered) - 1)

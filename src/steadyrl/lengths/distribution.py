@@ -1,7 +1,7 @@
 """The distribution of episode lengths: T, the transitions from one terminal state to the next.
 
-T counts the reset, so an episode of l actions in Gymnasium has T = l + 1. Lengths that were still running when
-observation stopped are censored, and enter by the Kaplan-Meier estimate.
+T counts the reset, so an episode of l actions in Gymnasium has T = l + 1. Episodes that were still running when
+observation stopped are censored, and enter through the Kaplan-Meier estimate.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Array = NDArray[np.float64]
 
 
 class HasLengths(Protocol):
-    """What has Gymnasium's lengths of complete episodes: `Episodes`, for one."""
+    """Anything with Gymnasium's lengths of complete episodes, such as `Episodes`."""
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Actions in each episode."""
+        """Number of actions in each episode."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,14 @@ class EpisodeLengths:
 
     @classmethod
     def from_gymnasium(cls, lengths: ArrayLike, *, censored: ArrayLike | None = None) -> EpisodeLengths:
-        """Return the observed distribution of T = l + 1 for episodes of `lengths` l actions.
+        """Return the observed distribution of T = l + 1 for episodes of l actions.
 
         Args:
-            lengths: actions in each episode, as Gymnasium counts them.
-            censored: which of them were still running when observation stopped, so that only T > l + 1 is known
-                (an episode cut by a time limit is *not* one of these: the process really resets there). They are
-                accounted for by the product-limit estimate (Kaplan and Meier); if the longest of all was
-                still running, what is left of the probability is put one step after it.
+            lengths: Number of actions in each episode, as Gymnasium counts them.
+            censored: Whether each episode was still running when observation stopped, so that only T > l + 1 is known.
+                An episode that a time limit ended is *not* censored: the process really resets there. Censored
+                episodes enter through the Kaplan-Meier (product-limit) estimate; if the longest episode is censored,
+                the remaining probability is put one step after it.
         """
         counts = as_gymnasium_lengths(lengths)
         running = np.zeros(len(counts), dtype=bool) if censored is None else np.asarray(censored, dtype=bool)
@@ -77,7 +77,8 @@ class EpisodeLengths:
             raise LengthsError(f"censored has shape {running.shape}, but there are {len(counts)} lengths")
         if running.all():
             raise LengthsError(
-                "every episode was still running when observation stopped; nothing is known of their ends"
+                "all episodes are censored (still running when observation stopped), so nothing is known about their "
+                "lengths; observe until some have ended"
             )
         ended = np.bincount(counts[~running] + 1)
         if not running.any():
@@ -95,12 +96,12 @@ class EpisodeLengths:
 
     @classmethod
     def from_episodes(cls, episodes: HasLengths) -> EpisodeLengths:
-        """Return the distribution of T in collected `Episodes`: all of them complete, so nothing is censored."""
+        """Return the distribution of T in collected `Episodes`, which are all complete: nothing is censored."""
         return cls.from_gymnasium(episodes.lengths)
 
     @cached_property
     def survival(self) -> Array:
-        """P(T >= k) for k = 0, 1, ..., the longest."""
+        """P(T >= k) for k = 0, 1, ..., the longest length."""
         return self.probabilities[::-1].cumsum()[::-1]
 
     @property
@@ -110,26 +111,28 @@ class EpisodeLengths:
 
     @property
     def mean(self) -> float:
-        """E[T], the reset included: Gymnasium's mean length plus one."""
+        """E[T], which includes the reset: Gymnasium's mean episode length plus one."""
         return float(np.arange(len(self.probabilities)) @ self.probabilities)
 
     @property
     def cv(self) -> float:
-        """The coefficient of variation, standard deviation over mean: a rule of thumb, not a certificate."""
+        """Coefficient of variation of T (standard deviation over mean): a rule of thumb, not a certificate."""
         k = np.arange(len(self.probabilities))
         return float(np.sqrt(((k - self.mean) ** 2) @ self.probabilities) / self.mean)
 
     @property
     def period(self) -> int:
-        """The greatest common divisor of the possible lengths; above 1 the raw process never converges."""
+        """Greatest common divisor of the possible values of T; if it is above 1, the raw process never mixes."""
         return int(np.gcd.reduce(np.flatnonzero(self.probabilities)))
 
 
 def as_gymnasium_lengths(lengths: ArrayLike | Sequence[int]) -> NDArray[np.int64]:
-    """Return Gymnasium's counts as integers, or say which is none."""
+    """Return Gymnasium's lengths as integers, or raise LengthsError naming the first that is not a whole number."""
     values = np.asarray(lengths)
     if values.ndim != 1 or not len(values):
-        raise LengthsError(f"lengths must be a list of at least one episode's actions; got shape {values.shape}")
+        raise LengthsError(
+            f"lengths must be a list with the number of actions of at least one episode; got shape {values.shape}"
+        )
     if values.dtype.kind not in "iuf":
         raise LengthsError(f"lengths must be whole numbers, not {values.dtype}")
     bad = ~(values >= 0) | (values != np.floor(values)) | ~np.isfinite(values)

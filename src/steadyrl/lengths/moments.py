@@ -1,4 +1,4 @@
-"""Marginal means at every time, from sums of the observation at each age: no rollout is ever run.
+"""Marginal means at every time, computed from sums of the observation at each age instead of rollouts.
 
 With g(k) = E[f(s_k) 1(T >= k)], the sum at age k over the number of episodes, and u(t) the probability that a (real)
 episode starts at time t (`renewal`; without a detour u = v), the renewal equation says
@@ -7,8 +7,8 @@ episode starts at time t (`renewal`; without a detour u = v), the renewal equati
 
 their ratio is the mean given that the state is not null.
 
-How sure that is follows from the same sums, kept apart for groups of episodes. Replacing g and f by those of one group
-moves u by u * df * u (the derivative of 1 / (1 - F)), so to first order
+Standard errors follow from the same sums, kept separately for groups of episodes. Replacing g and f by those of one
+group changes u by u * df * u (the derivative of 1 / (1 - F)), so to first order
 
     d(u * g) = u * (dg + df * (u * g)),
 
@@ -55,19 +55,21 @@ class MarginalMoments:
 
     times: NDArray[np.int64]
     mean: Array
-    """[times, d]; not a number where all is null."""
+    """[times, d]: mean at each time; NaN where every state is null."""
     second_moment: Array
-    """[times, d]."""
+    """[times, d]: second moment at each time."""
     mean_error: Array
-    """[times, d], the standard error; not a number if there is one group only."""
+    """[times, d]: standard error of the mean; NaN if there is only one group of episodes."""
     second_moment_error: Array
+    """[times, d]: standard error of the second moment; NaN if there is only one group of episodes."""
     stationary_mean: Array
-    """[d], at steady state."""
+    """[d]: mean at steady state."""
     stationary_second_moment: Array
+    """[d]: second moment at steady state."""
 
     @property
     def stationary_deviation(self) -> Array:
-        """[d], the standard deviation at steady state."""
+        """[d]: standard deviation at steady state."""
         return np.sqrt(np.maximum(self.stationary_second_moment - self.stationary_mean**2, 0.0))
 
 
@@ -77,10 +79,10 @@ def marginal_moments(
     """Return the mean and the second moment of every observed value at the given times.
 
     Args:
-        sums: per-age sums (`Episodes.ages`), or a list of them for groups of episodes, which gives standard errors;
-            twenty groups or more make them good to a sixth.
-        times: from 1 on; time 0 is the terminal state before the first episode.
-        perturbation: the detour at the start of every episode; None for the process as it is.
+        sums: Sums by age (`Episodes.ages`), or a list of them for groups of episodes, which gives standard errors. With
+            twenty groups or more these are accurate to about a sixth.
+        times: Whole numbers from 1; time 0 is the terminal state before the first episode.
+        perturbation: Detour at the start of every episode; None for the unperturbed process.
 
     Example:
         >>> from steadyrl import collect_episodes
@@ -91,7 +93,9 @@ def marginal_moments(
     groups = list(sums) if isinstance(sums, Sequence) else [sums]
     when = np.atleast_1d(np.asarray(times, dtype=np.int64))
     if not groups or when.ndim != 1 or not len(when) or when.min() < 1:
-        raise LengthsError(f"times are {times!r}; they must be whole numbers from 1 on, and sums at least one group")
+        raise LengthsError(
+            f"times are {times!r}; they must be whole numbers, 1 or more, and there must be at least one group of sums"
+        )
     n, d = max(len(group.count) for group in groups), groups[0].total.shape[1]
     weights = np.array([float(group.count[0]) for group in groups])
     weights /= weights.sum()
@@ -114,7 +118,7 @@ def marginal_moments(
 
 
 def _columns(group: Sums, n: int) -> Array:
-    """P(T >= k), g(k) and g(k) of the squares in one group, padded to n ages."""
+    """Return P(T >= k), g(k) and the g(k) of the squares for one group, padded to n ages."""
     episodes = group.count[0]
     result = np.zeros((n, 1 + 2 * group.total.shape[1]))
     parts = np.concatenate([group.count[:, None], group.total, group.total_squares], axis=1)
@@ -123,7 +127,7 @@ def _columns(group: Sums, n: int) -> Array:
 
 
 def _errors(shifts: Array, weights: Array, starts: Array, level: Array, ratio: Array, when: NDArray[np.int64]) -> Array:
-    """Standard errors of the ratios at `when`, from each group's first-order shift."""
+    """Return standard errors of the ratios at the times `when`, from each group's first-order shift."""
     steps = len(starts)
     total = np.zeros((len(when), level.shape[1] - 1))
     for shift, weight in zip(shifts, weights, strict=True):

@@ -1,14 +1,16 @@
-"""Cuts where a reset is a step of its own: which delays to ask for, so that those wanted come about.
+"""Corrects delays for NEXT_STEP autoreset, where a copy cannot be truncated during its reset step.
 
-A copy that is being reset in the very step of its cut cannot be cut: it is one step ahead, as if its delay were D + 1.
-Let u(C) be the probability that an episode ends by itself at step C of the window, one step before a cut that is due at
-C + 1 = W - D + 1. Delays asked for with probabilities q come about with
+If an episode ends by itself one step before its truncation is due, the copy is being reset in the step in which it
+should be truncated. It is then one step ahead, as if its delay were D + 1. Let u(C) be the probability of such an end
+at step C of the window, one step before a truncation that is due at C + 1 = W - D + 1. Delays requested with
+probabilities q are realised with probabilities
 
     p(D) = q(D) (1 - u(W - D)) + q(D - 1) u(W - D + 1),
 
-so q follows from the p wanted, one delay after another. An end that is likely is seen coming: the copy is cut two steps
-before it is due as well, so that its reset is over in time, and the end does not count in u. With those gone, u <= 1/2,
-and then q >= 0: p grows with D, and q(D - 1) u <= p(D - 1) u / (1 - u) <= p(D - 1) <= p(D).
+so q follows from the desired p by one pass over the delays. Ends that are more likely than not are anticipated: the
+copy is truncated two steps before the due time as well, so that its reset is over in time, and such an end is not
+counted in u. Then u <= 1/2, which makes q >= 0: p increases with D, and
+q(D - 1) u <= p(D - 1) u / (1 - u) <= p(D - 1) <= p(D).
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ from steadyrl.numerics.convolution import fftconvolve
 Array = NDArray[np.float64]
 
 LIKELY = 0.5
-"""The probability above which an end in the next step is seen coming."""
+"""Probability above which an end in the next step is anticipated."""
 
 
 def hazards(lengths: EpisodeLengths) -> Array:
-    """Return P(T = k | T >= k) for k = 0, 1, ..., the longest."""
+    """Return the hazard rates P(T = k | T >= k) for k = 0, 1, ..., the longest length."""
     hazard: Array = lengths.probabilities / np.maximum(lengths.survival, 1e-300)
     return hazard
 
@@ -36,13 +38,13 @@ def hazards(lengths: EpisodeLengths) -> Array:
 def unforeseen_ends(
     lengths: EpisodeLengths, window: int, ages: NDArray[np.int64], restarting: NDArray[np.bool_]
 ) -> Array:
-    """Return u(0), ..., u(window): the share of copies whose episode ends so many steps from now, unforeseen.
+    """Return u(0), ..., u(window): the share of copies whose episode ends, unanticipated, that many steps from now.
 
     Args:
-        lengths: the distribution of T.
-        window: the last step.
-        ages: of the copies now.
-        restarting: which copies stand at their end; their next step is the reset.
+        lengths: Distribution of T.
+        window: Number of steps to look ahead.
+        ages: Current age of each copy.
+        restarting: Whether each copy's episode has just ended, so that its next step is the reset.
     """
     n = lengths.longest
     inside = np.minimum(ages[~restarting], n)
@@ -50,7 +52,7 @@ def unforeseen_ends(
     beyond = np.append(lengths.survival[1:], 0.0)  # entry a: P(T > a)
     weight = np.divide(here, beyond, out=np.zeros(n + 1), where=beyond > 1e-12)
     seen = hazards(lengths) > LIKELY
-    seen[:3] = False  # an episode of one action cannot be cut before its end
+    seen[:3] = False  # an episode of one action cannot be truncated before its end
     unseen = np.where(seen, 0.0, lengths.probabilities)
     first = _from_ages(weight, lengths.probabilities, window)
     first[0] = float(restarting.mean())
@@ -62,7 +64,11 @@ def unforeseen_ends(
 
 
 def allowing_for_resets(delays: Delays, chance: Array) -> Delays:
-    """Return the delays to ask for, if a cut fails with this chance of an end at each step of the window.
+    """Return the delays to request so that the given ones are realised, although some truncations come too late.
+
+    Args:
+        delays: The delays that should be realised.
+        chance: u(0), ..., u(window) from `unforeseen_ends`.
 
     Example:
         >>> wanted = Delays(np.array([0, 0.5, 0.5]), 0.0)

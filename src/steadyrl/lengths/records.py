@@ -1,4 +1,4 @@
-"""What is known of a set of complete episodes, wherever they come from: a collection, a log, a saved file."""
+"""A set of complete episodes as a diagnosis needs it, from a collection, a training log or a saved file."""
 
 from __future__ import annotations
 
@@ -16,19 +16,24 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class EpisodeRecords:
-    """Episodes of one environment and policy, as a diagnosis needs them."""
+    """Complete episodes of one environment and policy."""
 
     environment: str
+    """Name of the environment, or of the file if the environment is unknown."""
     policy: str
+    """Name of the policy; "unknown" if the source does not say."""
     lengths: NDArray[np.int64]
-    """Actions in each episode, as Gymnasium counts them."""
+    """Number of actions in each episode, as Gymnasium counts them."""
     truncated: NDArray[np.bool_]
     """Whether a time limit ended the episode; all False where it is not known."""
     groups: tuple[AgeSums, ...] = ()
-    """Sums at each age for groups of episodes, whose scatter gives error bands."""
+    """Sums by age for groups of episodes; the scatter between groups gives error bands."""
     streams: Array | None = None
-    """[copies, steps, d]: consecutive episodes, terminal states included."""
+    """[num_envs, steps, d]: observations of consecutive episodes, terminal states included."""
     time_limit: int | None = None
+    """The environment's time limit in actions; None if there is none, or it is unknown."""
     skipped: int = 0
+    """Number of episodes that failed and were left out."""
     first_failure: str = ""
+    """Error message of the first episode that failed."""
     provenance: Mapping[str, Any] = field(default_factory=dict)

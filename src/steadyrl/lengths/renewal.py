@@ -1,7 +1,7 @@
-"""Episode lengths alone say when an endless loop of episodes is at steady state.
+"""The phase distance: how far from steady state a process is, computed from episode lengths alone.
 
-Episodes are independent and alike, so their ends are a renewal process. With f(k) = P(T = k), the start at a
-terminal state at time 0, and the *age* of a state being its transitions since the episode's start (1, ..., T; the
+Episodes are independent and identically distributed, so their ends are a renewal process. With f(k) = P(T = k), a start
+at a terminal state at time 0, and the *age* of a state being its transitions since the episode's start (1, ..., T; the
 terminal state that ends an episode has age T):
 
     v(t) = sum_k f(k) v(t - k),  v(0) = 1        probability that an episode ends at time t
@@ -13,7 +13,7 @@ and the stationary one, the *phase distance* d(t), bounds that of the states: TV
 With a detour of G null steps after every terminal state, ends are a renewal process with lengths G + T, a real episode
 starts at t with probability u(t) = sum_j v(t - j) P(G = j), and
 
-    P(age at t is k) = u(t - k) P(T >= k),       the rest is null; d(t) compares given that it is not.
+    P(age at t is k) = u(t - k) P(T >= k).       The remaining mass is null; d(t) compares ages given "not null".
 """
 
 from __future__ import annotations
@@ -31,15 +31,20 @@ from steadyrl.numerics.convolution import fftconvolve, recursion
 
 Array = NDArray[np.float64]
 
-_FILTER_WORK = 2e8  # multiplications up to which a plain recursion is quicker than transforms
-_TAIL = 1e-17  # detours longer than what leaves this probability are left out
+_FILTER_WORK = 2e8  # multiplications up to which a plain recursion is faster than transforms
+_TAIL = 1e-17  # the tail of the detour's distribution below this probability is left out
 _CHUNK = 1 << 16  # entries of a block of windows: they fit a core's cache
-_PRECISION = 1e-8  # below it a perturbed distance is given by its bound
-_LONGEST = 1 << 26  # steps after which a mixing time is given up
+_PRECISION = 1e-8  # a perturbed distance below it is replaced by its upper bound
+_LONGEST = 1 << 26  # longest mixing time that is searched for, in steps
 
 
 def renewal_sequence(lengths: EpisodeLengths, steps: int, perturbation: Perturbation | None = None) -> Array:
-    """Return v(0), ..., v(steps), the probability that an episode ends at each time.
+    """Return v(0), ..., v(steps), where v(t) is the probability that an episode ends at time t.
+
+    Args:
+        lengths: Distribution of T.
+        steps: Last time.
+        perturbation: Detour at the start of every episode; None for the unperturbed process.
 
     Example:
         >>> renewal_sequence(EpisodeLengths([0, 0, 0.5, 0.5]), 5).tolist()
@@ -56,19 +61,24 @@ def renewal_sequence(lengths: EpisodeLengths, steps: int, perturbation: Perturba
 
 
 def start_sequence(lengths: EpisodeLengths, steps: int, perturbation: Perturbation | None = None) -> Array:
-    """Return u(0), ..., u(steps), the probability that a real episode starts after each time, its detour over.
+    """Return u(0), ..., u(steps), where u(t) is the probability that an episode's detour is over at time t.
 
-    Without a perturbation an episode starts where the one before ends, and u = v.
+    Without a perturbation an episode starts where the previous one ends, and u = v.
     """
     ends = renewal_sequence(lengths, steps, perturbation)
     return ends if perturbation is None else _convolve(ends, _detour(perturbation, steps))[: steps + 1]
 
 
 def phase_distance(lengths: EpisodeLengths, steps: int, perturbation: Perturbation | None = None) -> Array:
-    """Return d(0), ..., d(steps), the distance of the age's distribution from the stationary one.
+    """Return d(0), ..., d(steps), the total variation between the age distribution at each time and the stationary one.
 
-    At time 0 the process is at a terminal state whose age is unknown, so d(0) = 1. For the raw process d never
-    increases; under a perturbation, where it compares what is left after null states are thrown away, it may.
+    At time 0 the process is at a terminal state of unknown age, so d(0) = 1. For the unperturbed process d never
+    increases. Under a perturbation, where null states are discarded before the comparison, it may.
+
+    Args:
+        lengths: Distribution of T.
+        steps: Last time.
+        perturbation: Detour at the start of every episode; None for the unperturbed process.
 
     Example:
         >>> phase_distance(EpisodeLengths.from_gymnasium([3]), 6).tolist()  # T = 4, always: never
@@ -88,10 +98,16 @@ def phase_mixing_time(
     *,
     longest: int = _LONGEST,
 ) -> float:
-    """Return the first time from which the phase distance stays below the tolerance; inf if there is none.
+    """Return the first time from which the phase distance stays below the tolerance; inf if it never does.
+
+    Args:
+        lengths: Distribution of T.
+        tolerance: Phase distance (total variation) at which the process counts as mixed.
+        perturbation: Detour at the start of every episode; None for the unperturbed process.
+        longest: Longest mixing time to search for, in steps.
 
     Raises:
-        MixingTimeError: if that is more than `longest` steps away, by default 67 million.
+        MixingTimeError: If the mixing time is finite but longer than `longest`.
 
     Example:
         >>> phase_mixing_time(EpisodeLengths.from_gymnasium([19, 199]))  # 20 or 200: CV 0.82, and yet never
@@ -115,7 +131,7 @@ def phase_mixing_time(
             bound = perturbed.bound()
             distance = perturbed.distance(min(_PRECISION, tolerance / 10)) if bound[-1] < tolerance else bound
         if bound[-1] < tolerance:
-            below = int(np.argmax(bound < tolerance))  # the bound never increases: from here on all is well
+            below = int(np.argmax(bound < tolerance))  # the bound never increases, so d stays below from here on
             above = np.flatnonzero(distance[: below + 1] >= tolerance)
             return int(above[-1]) + 1 if len(above) else 0
         steps *= 4
@@ -126,7 +142,14 @@ def phase_mixing_time(
 
 
 def batch_distance(lengths: EpisodeLengths, n_steps: int, updates: int = 10) -> Array:
-    """Return the distance from steady state of the batches of the first updates, taken from the start.
+    """Return the total variation between the ages in each of the first batches and the stationary ages.
+
+    All environments are reset together before the first batch. Entry i is for update i + 1.
+
+    Args:
+        lengths: Distribution of T.
+        n_steps: Steps per environment in each batch.
+        updates: Number of batches.
 
     Example:
         >>> fixed = EpisodeLengths.from_gymnasium([9])  # T = 10, always
@@ -164,7 +187,7 @@ def _raw_distance(lengths: EpisodeLengths, steps: int) -> Array:
 
 
 class _Perturbed:
-    """Ages and null stages at times 0, ..., steps under a detour."""
+    """Distributions of ages and null stages at times 0, ..., steps under a perturbation."""
 
     def __init__(self, lengths: EpisodeLengths, perturbation: Perturbation, steps: int) -> None:
         self.steps = steps
@@ -179,16 +202,16 @@ class _Perturbed:
         self.real[0] = 1.0
 
     def bound(self) -> Array:
-        """The distance between all stages, null ones included, over the share of real states: never increases."""
+        """Return an upper bound of d(t) that never increases: the distance of all stages over the real share."""
         stages = self.detour[::-1].cumsum()[::-1]  # P(G >= j)
         total = self._gap(self.starts, self.survival) + self._gap(self.ends, stages[1:])
         total[0] = np.inf
         return np.minimum.accumulate(total / (self.rate * self.mean))
 
     def distance(self, precision: float = _PRECISION) -> Array:
-        """d(t) = 1/2 sum_k |u(t - k) / P(not null at t) - 1/E[T]| P(T >= k).
+        """Return d(t) = 1/2 sum_k |u(t - k) / P(not null at t) - 1/E[T]| P(T >= k).
 
-        From where its bound is below `precision` on, the bound instead.
+        From the time at which its upper bound falls below `precision`, the bound is returned instead.
         """
         n = len(self.survival)
         result = self.bound()
@@ -219,7 +242,7 @@ class _Perturbed:
 
 
 def _detour(perturbation: Perturbation, steps: int) -> Array:
-    """P(G = j) as far as it matters."""
+    """Return P(G = j) for j = 0, 1, ..., without a negligible tail."""
     if perturbation.detour is not None:
         return np.array(perturbation.detour)
     if not perturbation.recursive:

@@ -1,8 +1,8 @@
-"""What cutting episodes does to the ages of copies that were reset together.
+"""How truncating episodes early changes the ages of environments that were reset together.
 
-Cutting an episode short is a truncation: the copy is at a terminal state, and the next step is its reset. Three cuts
-matter: the first episode of each copy at a random time (random counters), every episode with some probability (random
-truncation), and each copy once at a designed time (stagger).
+After an early truncation the copy is at a terminal state, and its next step is the reset. Three kinds are covered: the
+first episode of each copy is truncated at a random time (random counters), every episode is truncated with some
+probability (random truncation), and each copy is truncated once at a designed time (stagger).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from steadyrl.numerics.convolution import fftconvolve
 
 Array = NDArray[np.float64]
 
-_WINDOWS = 4_000_000  # entries of ages that are computed one by one; beyond it, times are thinned out
+_WINDOWS = 4_000_000  # operations for ages at single times; beyond it, times are thinned out
 
 
 def cut(lengths: EpisodeLengths, horizons: Array) -> EpisodeLengths:
-    """Return the distribution of T where episodes are cut after h actions, h with these probabilities.
+    """Return the distribution of T if episodes are truncated after H actions, where P(H = h) is horizons[h].
 
     P(min(T, H + 1) >= k) = P(T >= k) P(H + 1 >= k).
     """
@@ -36,10 +36,11 @@ def cut(lengths: EpisodeLengths, horizons: Array) -> EpisodeLengths:
 
 
 def first_cut_distance(truth: EpisodeLengths, first: EpisodeLengths, later: EpisodeLengths, steps: int) -> Array:
-    """d(1), ..., d(steps) from the true stationary ages, if the first episode and later ones are distributed so.
+    """Return d(1), ..., d(steps) if the first episode and later ones have other lengths than the true process.
 
-    Ages k < t belong to later episodes, which start at t - k with probability e(t - k), e = f_first * v_later;
-    age t is the first episode's. With w = P(T_later >= k) and s = P(T >= k) / E[T],
+    d compares with the stationary ages of the true process. Ages k < t belong to later episodes, which start at t - k
+    with probability e(t - k), e = f_first * v_later; age t belongs to the first episode. With
+    w = P(T_later >= k) and s = P(T >= k) / E[T],
 
         2 d(t) = sum_{k < t} |e(t - k) w(k) - s(k)| + |P(T_first >= t) - s(t)| + sum_{k > t} s(k).
     """
@@ -59,10 +60,12 @@ def first_cut_distance(truth: EpisodeLengths, first: EpisodeLengths, later: Epis
 
 
 def _sum_of_gaps(starts: Array, survival: Array, stationary: Array, steps: int) -> Array:
-    """sum_{k < t} |starts(t - k) survival(k) - stationary(k)| for t = 1, ..., steps."""
+    """Return sum_{k < t} |starts(t - k) survival(k) - stationary(k)| for t = 1, ..., steps."""
     total = np.zeros(steps)
     ratio = np.divide(stationary, survival, out=np.zeros_like(stationary), where=survival > 0)
-    if np.ptp(ratio[survival > 0]) < 1e-15 and (survival[stationary > 0] > 0).all():  # one rate: a convolution
+    if (
+        np.ptp(ratio[survival > 0]) < 1e-15 and (survival[stationary > 0] > 0).all()
+    ):  # the ratio is constant: a convolution
         gaps = np.abs(starts[1:steps] - ratio[0])
         found = fftconvolve(gaps, survival)[: steps - 1] if len(gaps) else np.zeros(0)
         total[1:] = found
@@ -78,11 +81,11 @@ def _sum_of_gaps(starts: Array, survival: Array, stationary: Array, steps: int) 
 
 
 def stagger_distance(lengths: EpisodeLengths, delays: Delays, steps: int, *, offset: int = 0) -> Array:
-    """d(1), ..., d(steps) while copies are being cut, at C = W - D + offset; steps <= W + offset.
+    """Return d(1), ..., d(steps) while copies are truncated once each, at C = W - D + offset; steps <= W + offset.
 
-    Where a reset is a step, `StaggeredVectorEnv` has offset 2: its first observation (time 1) cannot be an end.
+    With NEXT_STEP autoreset `StaggeredVectorEnv` has offset 2, because its first observation (time 1) cannot be an end.
 
-    P(age at t = k) = P(T >= k) [ sum_{C <= t - k} q(C) v(t - k - C) + P(C >= t) v(t - k) ]; C = 0 is no cut at all.
+    P(age at t = k) = P(T >= k) [ sum_{C <= t - k} q(C) v(t - k - C) + P(C >= t) v(t - k) ]; C = 0 is no truncation.
     """
     n, window = lengths.longest, delays.window + offset
     cuts = np.append(np.zeros(offset), delays.probabilities[:0:-1])  # P(C = 0), P(C = 1), ...
@@ -100,7 +103,7 @@ def stagger_distance(lengths: EpisodeLengths, delays: Delays, steps: int, *, off
 
 
 def _grid(steps: int, n: int) -> NDArray[np.int64]:
-    """The times at which what takes n operations a time is computed: all, if that is not too many."""
+    """Return the times at which a computation of n operations each is done: all of them, unless that is too many."""
     count = int(np.clip(_WINDOWS // max(n, 1), 64, steps)) if steps else 0
     return np.unique(np.linspace(1, steps, count).astype(np.int64)) if steps else np.zeros(0, np.int64)
 
