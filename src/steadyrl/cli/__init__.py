@@ -1,10 +1,35 @@
-"""The command line: arguments in, function calls out, one command a module.
+"""The command line: arguments in, function calls out, one command per module.
 
-- `commands`: the program `steadyrl`, and how its errors are shown
+- `commands`: the program `steadyrl`, and how its errors and signals end it
 - `check`, `collect`, `diagnose`, `train`, `evaluate`, `reproduce`: the commands
-- `options`: what several commands take
+- `options`: the options that several commands share
 """
 
-from steadyrl.cli.commands import app, main
+import signal
+import sys
+from typing import Any
 
-__all__ = ["app", "main"]
+
+def main() -> None:
+    """Run the command line. Ctrl-C and SIGTERM end it with one line, also while its modules are being imported."""
+    try:
+        signal.signal(signal.SIGTERM, _interrupt)
+        from steadyrl.cli.commands import run
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
+    run()
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    """Have SIGTERM act like Ctrl-C: what is finished is kept."""
+    raise KeyboardInterrupt
+
+
+def __getattr__(name: str) -> Any:
+    """Import the commands when `app` is first asked for."""
+    if name == "app":
+        from steadyrl.cli.commands import app
+
+        return app
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""`steadyrl check`: a finite model, analysed exactly."""
+"""`steadyrl check`: analyses a finite model exactly."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from steadyrl.cli.options import AsJson
 from steadyrl.common.detours import Perturbation
 from steadyrl.common.figures import check_picture
+from steadyrl.common.tables import two_columns
+from steadyrl.common.terminal import clean, console, say, styled
 from steadyrl.errors import FileFormatError, PolicyError, ProcessError
 from steadyrl.exact.mixing_curves import mixing_curves
 from steadyrl.exact.process import LearningProcess
@@ -27,7 +29,7 @@ def check(
     model: Annotated[
         str,
         typer.Argument(
-            help="A Gymnasium id of an environment that carries its model (FrozenLake-v1, Taxi-v4, CliffWalking-v1), "
+            help="The Gymnasium id of an environment that carries its model (FrozenLake-v1, Taxi-v4, CliffWalking-v1), "
             "or a file saved with LearningProcess.save."
         ),
     ],
@@ -35,24 +37,29 @@ def check(
         str,
         typer.Option(
             help="'uniform', or a file (.npy, .npz, .json, .csv) with the probability of each action in each state; "
-            "terminal states may be left out, and a policy without steps is repeated at every step of a time limit."
+            "terminal states may be left out, and with a time limit a policy [S, A] is used at every step."
         ),
     ] = "uniform",
     time_limit: Annotated[
         str,
         typer.Option(
-            help="'spec' (the environment's own), 'none', or a number of actions after which episodes are cut."
+            help="'spec' for the environment's own time limit, 'none', or the number of actions after which episodes are "
+            "truncated."
         ),
     ] = "spec",
     epsilon: Annotated[
         float | None,
-        typer.Option(help="Of the recursive perturbation, between 0 and 1; by default the paper's 1 - 1/E[T]."),
+        typer.Option(help="Epsilon of the paper's recursive perturbation, between 0 and 1; by default 1 - 1/E[T]."),
     ] = None,
-    tolerance: Annotated[float, typer.Option(help="The distance at which the process counts as mixed.")] = 0.01,
+    tolerance: Annotated[
+        float, typer.Option(help="The total variation below which the process counts as mixed.")
+    ] = 0.01,
     as_json: AsJson = False,
     plot: Annotated[
         Path | None,
-        typer.Option(help="Draw the distance to the steady state, raw and perturbed, to this .png, .svg or .pdf."),
+        typer.Option(
+            help="Draw the distance to the steady state over time, raw and perturbed, to this .png, .svg or .pdf file."
+        ),
     ] = None,
 ) -> None:
     """Check a finite model: is it an episodic learning process, how long are its episodes, does it mix?
@@ -72,23 +79,23 @@ def check(
         check_picture(plot)
     if epsilon is not None:
         Perturbation(epsilon)
-    console = Console(stderr=True)
-    with console.status(f"reading {model}"):
+    screen = console(stderr=True)
+    with screen.status(clean(f"reading {model}")):
         process = _load_model(model, time_limit)
         pi = _load_policy(process, policy)
-    with console.status(f"analysing {process.n_states:,} states"):
+    with screen.status(f"analysing {process.n_states:,} states"):
         summary = summarise(process, pi, epsilon=epsilon, tolerance=tolerance)
     if as_json:
         typer.echo(json.dumps({"model": model, "policy_name": policy, **summary.as_json()}, indent=2))
     else:
         _print_summary(model, policy, summary)
     if plot is not None and summary.policy is not None and summary.policy.epsilon is not None:
-        with console.status("drawing"):
+        with screen.status("drawing"):
             title = f"{Path(model).name}, {Path(policy).name} policy"
             mixing_curves(process, pi, Perturbation(summary.policy.epsilon), plot, title=title, tolerance=tolerance)
-        console.print(f"wrote {plot}", highlight=False, markup=False)
+        say(f"wrote {plot}")
     elif plot is not None:
-        console.print(f"{plot} was not drawn: {_why_no_picture(summary)}", highlight=False, markup=False)
+        say(f"{plot} was not drawn: {_why_no_picture(summary)}")
     if not summary.ok:
         raise typer.Exit(1)
 
@@ -97,7 +104,9 @@ def _load_model(model: str, time_limit: str) -> LearningProcess:
     limit: Any = None if time_limit == "none" else time_limit
     if time_limit not in ("none", "spec"):
         if not (time_limit.isascii() and time_limit.isdigit()) or int(time_limit) < 1:
-            raise ProcessError(f"--time-limit is {time_limit!r}; it must be 'spec', 'none', or a positive number")
+            raise ProcessError(
+                f"--time-limit is {time_limit!r}; it must be 'spec', 'none', or a whole number, 1 or more"
+            )
         limit = int(time_limit)
     if Path(model).is_file():
         process = LearningProcess.load(model)
@@ -147,44 +156,48 @@ def _why_no_picture(summary: Summary) -> str:
     if summary.policy is None:
         return "there is no steady state to approach"
     if summary.policy.average_episode_length == 1:
-        return "every episode is a single reset, at its steady state from the start"
-    return "the process is perturbed already"
+        return "every episode is a single reset, so the process is at its steady state from the start"
+    return "the process is already perturbed"
 
 
 def _print_summary(model: str, policy: str, summary: Summary) -> None:
-    console = Console()
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
+    screen = console()
     limit = "" if summary.time_limit is None else f", time limit {summary.time_limit} actions"
-    table.add_row("model", escape(f"{model}{limit}; {policy} policy"))
     terminal = f"{summary.terminal_states:,} terminal"
-    table.add_row("size", f"{_count(summary.states, 'state')} ({terminal}), {_count(summary.actions, 'action')}")
-    table.add_row("homogeneous", _yes_or_no(summary.homogeneous) + ": every episode starts alike")
-    table.add_row("finite", _yes_or_no(summary.finite) + ": episodes end, for every policy" + _under_this(summary))
+    finite = _yes_or_no(summary.finite) + ": episodes end, for every policy"
+    rows: list[tuple[str, Any]] = [
+        ("model", f"{model}{limit}; {policy} policy"),
+        ("size", f"{_count(summary.states, 'state')} ({terminal}), {_count(summary.actions, 'action')}"),
+        ("homogeneous", _yes_or_no(summary.homogeneous) + ": every episode starts alike"),
+        (
+            "finite",
+            finite if summary.finite else finite + " (" + _yes_or_no(summary.finite_under_policy) + " for this one)",
+        ),
+    ]
     if not summary.ok or "T = 1" in summary.message:
-        table.add_row("", escape(summary.message))
+        rows.append(("", summary.message))
     if summary.policy is not None:
-        _add_policy_rows(table, summary.policy, summary.tolerance)
-    _print_trimmed(console, table)
+        rows += _policy_rows(summary.policy, summary.tolerance)
+    _print_trimmed(screen, two_columns(rows))
     if summary.policy is not None:
-        _print_trimmed(console, _theorem_table(summary.policy))
-    _print_trimmed(console, f"[bold]{escape(summary.verdict)}[/]")
+        _print_trimmed(screen, _theorem_table(summary.policy))
+    _print_trimmed(screen, styled(summary.verdict, "bold"))
 
 
-def _add_policy_rows(table: Table, found: PolicySummary, tolerance: float) -> None:
+def _policy_rows(found: PolicySummary, tolerance: float) -> list[tuple[str, Any]]:
     mean = found.average_episode_length
-    table.add_row("E[T]", f"{mean:.6g} transitions, the reset included (Gymnasium's mean length: {mean - 1:.6g})")
     note = "" if found.period == 1 else ", the common divisor of all lengths: the process never converges"
-    table.add_row("period", f"{found.period}{note}")
-    table.add_row("J_epi", f"{found.episode_performance:.10g}, the expected reward of an episode")
-    table.add_row("J_avg x E[T]", f"{found.steady_state_performance * mean:.10g}, the same by Theorem 4")
-    table.add_row(f"mixed to {tolerance:g}", _time(found.mixing_time, mean))
+    rows = [
+        ("E[T]", f"{mean:.6g} transitions, the reset included (Gymnasium's mean length: {mean - 1:.6g})"),
+        ("period", f"{found.period}{note}"),
+        ("J_epi", f"{found.episode_performance:.10g}, the expected reward of an episode"),
+        ("J_avg x E[T]", f"{found.steady_state_performance * mean:.10g}, the same by Theorem 4"),
+        (f"mixed to {tolerance:g}", _time(found.mixing_time, mean)),
+    ]
     if found.epsilon is not None:
         epsilon = f"epsilon = 1 - {1 - found.epsilon:.4g}"
-        table.add_row("  perturbed", f"{_time(found.perturbed_mixing_time, mean)}, {epsilon}")
-    for remark in found.notes:
-        table.add_row("", escape(remark))
+        rows.append(("  perturbed", f"{_time(found.perturbed_mixing_time, mean)}, {epsilon}"))
+    return [*rows, *(("", remark) for remark in found.notes)]
 
 
 def _theorem_table(found: PolicySummary) -> Table:
@@ -210,14 +223,8 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _yes_or_no(holds: bool) -> str:
-    return "[green]yes[/]" if holds else "[red]no[/]"
-
-
-def _under_this(summary: Summary) -> str:
-    if summary.finite:
-        return ""
-    return " (" + _yes_or_no(summary.finite_under_policy) + " for this one)"
+def _yes_or_no(holds: bool) -> Text:
+    return styled("yes", "green") if holds else styled("no", "red")
 
 
 def _time(steps: float | None, mean: float) -> str:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from steadyrl.cli.options import Address, Backend, EnvironmentId, Make, PolicyName, Workers, check_out, make_arguments
+from steadyrl.common.tables import two_columns
+from steadyrl.common.terminal import console, say
 from steadyrl.errors import RolloutError
 from steadyrl.rollouts.collect import collect_episodes
 from steadyrl.rollouts.episodes import Episodes
@@ -113,23 +112,20 @@ def _saying_how_to_go_on(partial: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         kept = f"finished blocks are kept in {partial}: repeat the command with --resume to go on from them"
         text = f"interrupted; {kept if partial.exists() else 'no block was finished yet, so nothing is kept'}"
-        Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
+        say(text)
         raise typer.Exit(130) from None
 
 
 def _print_episodes(found: Episodes, file: str) -> None:
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row("episodes", f"{len(found):,}, {found.steps:,} steps")
+    rows = [("episodes", f"{len(found):,}, {found.steps:,} steps")]
     if len(found) > 1:
         error = 1.96 * found.lengths.std(ddof=1) / math.sqrt(len(found))
-        table.add_row("E[T]", f"{found.average_episode_length:.6g} ± {error:.3g} (95%; T = Gymnasium's length + 1)")
-        table.add_row("CV of T", f"{found.lengths.std(ddof=1) / found.average_episode_length:.3g}")
+        rows.append(("E[T]", f"{found.average_episode_length:.6g} ± {error:.3g} (95%; T = Gymnasium's length + 1)"))
+        rows.append(("CV of T", f"{found.lengths.std(ddof=1) / found.average_episode_length:.3g}"))
         spread = 1.96 * found.returns.std(ddof=1) / math.sqrt(len(found))
-        table.add_row("return", f"{found.returns.mean():.6g} ± {spread:.3g}")
-    table.add_row("ends", f"{int(found.terminated.sum()):,} terminated, {int(found.truncated.sum()):,} truncated")
+        rows.append(("return", f"{found.returns.mean():.6g} ± {spread:.3g}"))
+    rows.append(("ends", f"{int(found.terminated.sum()):,} terminated, {int(found.truncated.sum()):,} truncated"))
     if found.skipped:
-        table.add_row("left out", f"{len(found.skipped):,}, the first: {escape(found.skipped[0].message)}")
-    table.add_row("file", escape(file))
-    Console().print(table, highlight=False)
+        rows.append(("left out", f"{len(found.skipped):,}, the first: {found.skipped[0].message}"))
+    rows.append(("file", file))
+    console().print(two_columns(rows))

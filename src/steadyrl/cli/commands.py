@@ -1,14 +1,18 @@
-"""The command line: its commands, and how their errors are shown."""
+"""The program `steadyrl`: its commands, and how errors and signals end it.
+
+Whatever happens ends in a sentence on standard error and an exit code: 0 for success, 1 where `check` says no, 2 for an
+error, 130 for Ctrl-C and SIGTERM, 141 where the reader of the output has gone.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from steadyrl import __version__
 from steadyrl.cli.check import check
@@ -17,7 +21,8 @@ from steadyrl.cli.diagnose import diagnose
 from steadyrl.cli.evaluate import evaluate
 from steadyrl.cli.reproduce import reproduce
 from steadyrl.cli.train import train
-from steadyrl.errors import SteadyrlError
+from steadyrl.common.terminal import never_fail_to_print, say, styled
+from steadyrl.errors import RolloutError, SteadyrlError
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
@@ -34,17 +39,48 @@ def steadyrl(version: Annotated[bool, typer.Option("--version", help="Print the 
         raise typer.Exit
 
 
+def _own_exit_codes(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that ends with 130 on Ctrl-C, and whose status no environment can decide by sys.exit."""
+
+    @functools.wraps(command)
+    def guarded(*arguments: Any, **options: Any) -> None:
+        try:
+            command(*arguments, **options)
+        except KeyboardInterrupt:
+            say("interrupted")
+            raise typer.Exit(130) from None
+        except SystemExit as error:
+            raise RolloutError(
+                f"the environment or the policy called sys.exit({error.code!r}), so there is no result; have it raise "
+                "an error, or end the episode, instead"
+            ) from error
+
+    return guarded
+
+
 for command in (check, collect, diagnose, train, evaluate, reproduce):
-    app.command()(command)
+    app.command()(_own_exit_codes(command))
 
 
-def main() -> None:
-    """Run the command line; errors that steadyrl raises on purpose are printed without a traceback."""
+def run() -> None:
+    """Run the command line; what can go wrong outside steadyrl is said in a sentence, without a traceback."""
+    never_fail_to_print()
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # so that mypackage:Walk-v0 is found where the command is run
     try:
         app()
     except BrokenPipeError:  # the reader of our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except (SteadyrlError, OSError) as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        sys.exit(2)
+        _end(str(error))
+    except MemoryError as error:
+        more = f" ({error})" if str(error) else ""
+        _end(f"this needs more memory than there is{more}; ask for less at once: fewer episodes, copies or states")
+    except RecursionError as error:
+        _end(f"something is nested too deeply to be worked on ({error}): the environment, the policy or a file")
+
+
+def _end(text: str) -> None:
+    say(styled("error: ", "bold red"), text)
+    sys.exit(2)

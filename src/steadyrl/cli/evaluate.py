@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from steadyrl.cli.options import AsJson, Backend, EnvironmentId, Make, Seed, Workers, make_arguments
 from steadyrl.common.checks import check_count
 from steadyrl.common.intervals import Interval
 from steadyrl.common.storage import plain
+from steadyrl.common.tables import two_columns
+from steadyrl.common.terminal import console, say
 from steadyrl.sspg.evaluation import Evaluation, record_video
 from steadyrl.sspg.evaluation import evaluate as run_episodes
 
@@ -46,7 +45,7 @@ def evaluate(
         pictures = record_video(
             policy, environment, video, deterministic=deterministic, seed=seed, make_arguments=arguments
         )
-        Console(stderr=True).print(f"wrote {video}: {pictures:,} pictures", highlight=False, markup=False)
+        say(f"wrote {video}: {pictures:,} pictures")
     found = run_episodes(
         policy,
         environment,
@@ -65,15 +64,14 @@ def evaluate(
 
 
 def _print_evaluation(found: Evaluation, policy: str) -> None:
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
     manner = "deterministic" if found.deterministic else "actions drawn"
-    table.add_row("policy", escape(f"{policy}, {manner}"))
-    table.add_row("episodes", f"{len(found.episodes):,}")
-    table.add_row("return", _words(found.mean_return))
-    table.add_row("E[T]", f"{_words(found.average_episode_length)} (T = Gymnasium's length + 1)")
-    Console().print(table, highlight=False)
+    rows = [
+        ("policy", f"{policy}, {manner}"),
+        ("episodes", f"{len(found.episodes):,}"),
+        ("return", _words(found.mean_return)),
+        ("E[T]", f"{_words(found.average_episode_length)} (T = Gymnasium's length + 1)"),
+    ]
+    console().print(two_columns(rows))
 
 
 def _words(interval: Interval) -> str:

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from steadyrl.cli.options import Address, Workers
+from steadyrl.common.tables import add_row, columns
+from steadyrl.common.terminal import console, say
 from steadyrl.experiments.catalogue import EXPERIMENTS, named
 from steadyrl.experiments.pages import Page
 from steadyrl.experiments.running import cost_text
@@ -44,16 +43,11 @@ def reproduce(
 
     `steadyrl reproduce figure-2 --scale paper --backend ray --address auto --out results --resume`
     """
-    console = Console(stderr=True)
     if name == "list":
         for experiment in EXPERIMENTS:
             typer.echo(f"{experiment.name:12}  {experiment.title}")
         return
     chosen = named(name)
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
-
     cost = cost_text(chosen, scale)
     if cost:
         say(f"this takes {cost}; Ctrl-C keeps what is finished, and --resume goes on")
@@ -78,13 +72,9 @@ def reproduce(
 
 
 def _print_pages(pages: list[Page], out: Path) -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in ("item", "the paper", "measured", "verdict"):
-        table.add_column(heading, overflow="fold")
+    table = columns(("item", "the paper", "measured", "verdict"))
     for page in pages:
         for i, found in enumerate(page.findings):
-            first = escape(page.name) if i == 0 else ""
-            table.add_row(first, escape(found.claim), escape(found.measured), escape(found.verdict))
-    console = Console()
-    console.print(table, highlight=False)
-    console.print(f"wrote {out / 'index.html'}", highlight=False, markup=False, soft_wrap=True)
+            add_row(table, page.name if i == 0 else "", found.claim, found.measured, found.verdict)
+    console().print(table)
+    say(f"wrote {out / 'index.html'}", stderr=False)

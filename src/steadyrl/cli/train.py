@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from steadyrl.cli.options import EnvironmentId, Make, make_arguments
+from steadyrl.common.tables import two_columns
+from steadyrl.common.terminal import console
 from steadyrl.errors import MissingExtraError
 from steadyrl.sspg.settings import CHOICES, HELP, Settings
 
@@ -63,17 +62,16 @@ def run_training(
 
 
 def _print_training(found: Any, environment: str, out: Path, make: list[str] | None) -> None:
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row("updates", f"{found.updates:,}, {int(found.history['steps'][-1]):,} steps")
-    table.add_row("return", f"{found.history['return'][-1]:.5g} while training")
-    table.add_row("E[T]", f"{found.history['average_episode_length'][-1]:.5g}")
-    table.add_row("policy", escape(str(out / "policy.safetensors")))
     command = ["steadyrl", "evaluate", str(out / "policy.safetensors"), environment]
     command += [word for argument in make or () for word in ("--make", argument)]
-    table.add_row("next", escape(shlex.join(command)))
-    Console().print(table, highlight=False)
+    rows = [
+        ("updates", f"{found.updates:,}, {int(found.history['steps'][-1]):,} steps"),
+        ("return", f"{found.history['return'][-1]:.5g} while training"),
+        ("E[T]", f"{found.history['average_episode_length'][-1]:.5g}"),
+        ("policy", str(out / "policy.safetensors")),
+        ("next", shlex.join(command)),
+    ]
+    console().print(two_columns(rows))
 
 
 def _option(entry: Field[Any], kind: Any) -> inspect.Parameter:

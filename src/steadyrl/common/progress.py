@@ -1,4 +1,11 @@
-"""Progress of a run: a live bar on a terminal, plain lines elsewhere, silence in a library call."""
+"""Progress of a run: a live bar on a terminal, a plain line from time to time elsewhere, nothing in a library call.
+
+    shown = progress_for(sys.stderr)
+    shown.begin(total=1000, unit="episodes")
+    shown.advance(10, "5,000 steps/s")        # ten more are finished; the text is shown after the count
+    shown.note("block 3 runs again")          # a line of its own
+    shown.end()
+"""
 
 from __future__ import annotations
 
@@ -11,145 +18,174 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-LINE_EVERY = 5.0
-"""Seconds between two plain lines."""
+from steadyrl.common.terminal import clean
+
+LINE_EVERY = 10.0
+"""Seconds between two plain lines, and before the first one."""
+
+BAR_EVERY = 0.2
+"""Seconds between two drawings of the bar."""
 
 
 class Progress(Protocol):
-    """Somebody who wants to know how a run goes."""
+    """Shows how a run goes."""
 
-    def begin(self, total: int, unit: str) -> None:
-        """A run begins."""
+    def begin(self, total: int, unit: str, done: int = 0) -> None:
+        """Show that a run of `total` units begins, or goes on if some are done already."""
 
-    def advance(self, finished: int, lengths: NDArray[np.int64], steps: int) -> None:
-        """So many more are finished; `lengths` are those of whole episodes, in order and thus unbiased."""
+    def advance(self, finished: int, text: str = "") -> None:
+        """Show that `finished` more units are done, and the latest text about the run."""
 
     def note(self, text: str) -> None:
-        """Something worth telling happened."""
+        """Show a line of its own."""
 
     def end(self) -> None:
-        """The run is over, one way or another."""
+        """Show the last state of the run, however it ended."""
 
 
 class Silent:
-    """Nobody wants to know."""
+    """Shows nothing."""
 
-    def begin(self, total: int, unit: str) -> None:
-        """A run begins."""
+    def begin(self, total: int, unit: str, done: int = 0) -> None:
+        """Show nothing."""
 
-    def advance(self, finished: int, lengths: NDArray[np.int64], steps: int) -> None:
-        """So many more are finished."""
+    def advance(self, finished: int, text: str = "") -> None:
+        """Show nothing."""
 
     def note(self, text: str) -> None:
-        """Something happened."""
+        """Show nothing."""
 
     def end(self) -> None:
-        """The run is over."""
+        """Show nothing."""
 
 
-class RunningLength:
-    """The running estimate of E[T], with its 95% confidence interval."""
+class Lines:
+    """Prints a plain line every ten seconds and at the end, for logs and pipes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._done = self._total = 0
+        self._unit = self._text = ""
+        self._said = 0.0
+        self._news = False
+
+    def begin(self, total: int, unit: str, done: int = 0) -> None:
+        """Remember what is counted; the first line comes after ten seconds."""
+        self._total, self._unit, self._done, self._text = total, unit, done, ""
+        self._said, self._news = time.monotonic(), True
+
+    def advance(self, finished: int, text: str = "") -> None:
+        """Count, and print a line if the last one is ten seconds old."""
+        self._done += finished
+        self._text, self._news = text, True
+        if time.monotonic() - self._said >= LINE_EVERY:
+            self._say()
+
+    def note(self, text: str) -> None:
+        """Print a line."""
+        print(clean(text), file=self._stream, flush=True)
+
+    def end(self) -> None:
+        """Print the last line, unless it has been printed."""
+        if self._news and self._unit:
+            self._say()
+
+    def _say(self) -> None:
+        self._said, self._news = time.monotonic(), False
+        self.note(f"{self._done:,}/{self._total:,} {self._unit}  {self._text}".rstrip())
+
+
+class Bar:
+    """Draws a live bar, by rich."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        self._bar = RichProgress(
+            TextColumn("{task.fields[count]}", markup=False),
+            BarColumn(10),
+            TextColumn("{task.fields[text]}", markup=False),
+            TimeRemainingColumn(),
+            console=Console(file=stream, markup=False, emoji=False, highlight=False),
+        )
+        self._task: Any = None
+        self._done = self._total = 0
+        self._unit = self._text = ""
+        self._drawn = 0.0
+
+    def begin(self, total: int, unit: str, done: int = 0) -> None:
+        """Draw the bar."""
+        self._total, self._unit, self._done = total, unit, done
+        self._bar.start()
+        self._task = self._bar.add_task(unit, total=total, completed=done, count=self._count(), text="")
+
+    def advance(self, finished: int, text: str = "") -> None:
+        """Count, and redraw a few times a second."""
+        self._done += finished
+        self._text = clean(text)
+        if time.monotonic() - self._drawn >= BAR_EVERY:
+            self._draw()
+
+    def note(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._bar.console.print(clean(text))
+
+    def end(self) -> None:
+        """Draw the last state, and leave it."""
+        if self._task is not None:
+            self._draw()
+        self._bar.stop()
+
+    def _draw(self) -> None:
+        self._drawn = time.monotonic()
+        self._bar.update(self._task, completed=self._done, count=self._count(), text=self._text)
+
+    def _count(self) -> str:
+        return f"{self._done:,}/{self._total:,} {self._unit}"
+
+
+class Rate:
+    """Steps per second since the first call."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+        self._steps = 0
+
+    def add(self, steps: int) -> float:
+        """Count further steps and return the rate."""
+        self._steps += steps
+        return self._steps / max(time.monotonic() - self._begun, 1e-9)
+
+
+class MeanLength:
+    """The running mean of episode lengths, with its 95% confidence interval."""
 
     def __init__(self) -> None:
         self.count, self._sum, self._squares = 0, 0, 0
 
     def add(self, lengths: NDArray[np.int64]) -> None:
-        """Add Gymnasium's lengths; sums of whole numbers, so exact."""
+        """Add Gymnasium's lengths; the sums are of whole numbers, so they are exact."""
         self.count += len(lengths)
         self._sum += int(lengths.sum())
         self._squares += int((lengths * lengths).sum())
 
     def __str__(self) -> str:
         if self.count < 2:
-            return "E[T] ?"
+            return "mean episode length ?"
         mean = self._sum / self.count
         variance = max(self._squares - self.count * mean * mean, 0.0) / (self.count - 1)
         reach = float(stdtrit(self.count - 1, 0.975)) * math.sqrt(variance / self.count)
-        return f"E[T] {mean + 1:.2f} ± {reach:.2f}"
+        return f"mean episode length {mean:.2f} ± {reach:.2f}"
 
 
-class Lines:
-    """Plain lines, for logs and pipes."""
+def progress_for(stream: TextIO | bool | None = None) -> Progress:
+    """Return a live bar if the stream is a terminal and plain lines if not; True and None mean standard error.
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._running = RunningLength()
-        self._done = self._steps = self._total = 0
-        self._unit = ""
-        self._begun = self._said = 0.0
-
-    def begin(self, total: int, unit: str) -> None:
-        """A run begins."""
-        self._total, self._unit = total, unit
-        self._begun = self._said = time.monotonic()
-
-    def advance(self, finished: int, lengths: NDArray[np.int64], steps: int) -> None:
-        """So many more are finished."""
-        self._done += finished
-        self._steps += steps
-        self._running.add(lengths)
-        if time.monotonic() - self._said >= LINE_EVERY:
-            self._say()
-
-    def note(self, text: str) -> None:
-        """Something happened."""
-        print(text, file=self._stream, flush=True)
-
-    def end(self) -> None:
-        """The run is over."""
-        self._say()
-
-    def _say(self) -> None:
-        self._said = time.monotonic()
-        rate = self._steps / max(self._said - self._begun, 1e-9)
-        self.note(f"{self._done:,}/{self._total:,} {self._unit}  {rate:,.0f} steps/s  {self._running} (95%)")
-
-
-class Bar:
-    """A live bar, by rich."""
-
-    def __init__(self, stream: TextIO) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
-
-        self._running = RunningLength()
-        self._steps, self._begun = 0, 0.0
-        self._bar = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TextColumn("{task.fields[running]}"),
-            TimeRemainingColumn(),
-            console=Console(file=stream),
-        )
-        self._task: Any = None
-
-    def begin(self, total: int, unit: str) -> None:
-        """A run begins."""
-        self._begun = time.monotonic()
-        self._bar.start()
-        self._task = self._bar.add_task(unit, total=total, rate="", running="")
-
-    def advance(self, finished: int, lengths: NDArray[np.int64], steps: int) -> None:
-        """So many more are finished."""
-        self._steps += steps
-        self._running.add(lengths)
-        rate = self._steps / max(time.monotonic() - self._begun, 1e-9)
-        fields: dict[str, Any] = {"rate": f"{rate:,.0f} steps/s", "running": f"{self._running} (95%)"}
-        self._bar.update(self._task, advance=finished, **fields)
-
-    def note(self, text: str) -> None:
-        """Something happened."""
-        self._bar.console.print(text, highlight=False, markup=False)
-
-    def end(self) -> None:
-        """The run is over."""
-        self._bar.stop()
-
-
-def progress_for(stream: TextIO | None = None) -> Progress:
-    """Return a live bar if the stream (standard error) is a terminal, plain lines if not."""
-    stream = sys.stderr if stream is None else stream
-    return Bar(stream) if stream.isatty() else Lines(stream)
+    For False, nothing is shown.
+    """
+    if stream is False:
+        return Silent()
+    target = sys.stderr if stream is None or stream is True else stream
+    return Bar(target) if target.isatty() else Lines(target)

@@ -1,0 +1,81 @@
+"""Text on a terminal: whatever came from outside is shown as text and controls nothing.
+
+Environment ids, file names, the content of files and other libraries' messages may hold escape sequences that set the
+window's title or clear the screen, control characters, marks that reverse the reading direction, or what rich would
+take for markup (`[bold]`, `:x:`). `clean` removes the former; a `console` made here never interprets the latter. Styles
+are given as rich `Text`, never as markup.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+_SEQUENCES = re.compile(
+    r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\r\n]*(?:\x07|\x1b\\|\x9c)"  # titles, links, device strings
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, cursor, clearing
+    r"|\x1b[ -/]*[0-~]"  # all others, two characters or a few
+)
+_DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0), *_DIRECTIONS) if chr(code) not in "\n\t"}
+_SEPARATORS = {0x2028: " ", 0x2029: " "}
+_UNPRINTABLE = {**_CONTROLS, **_SEPARATORS}
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def clean(text: object) -> str:
+    r"""Return text without escape sequences and control characters; only line breaks and tabs stay.
+
+    Bytes of a file name that are not UTF-8 become a replacement character.
+
+    Example:
+        >>> clean("\x1b]0;owned\x07CartPole\x1b[2J-v1")
+        'CartPole-v1'
+    """
+    return _SURROGATES.sub("\ufffd", _SEQUENCES.sub("", str(text)).translate(_UNPRINTABLE))
+
+
+def clean_line(text: object) -> str:
+    r"""Return text as `clean` does, and on one line, so that it cannot pass for a line of ours.
+
+    Example:
+        >>> clean_line("Walk-v0\nerror: none")
+        'Walk-v0 error: none'
+    """
+    return " ".join(clean(text).split())
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a rich console that takes strings as they are: no markup, no emoji codes, no highlighting."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+
+
+def styled(text: object, style: str) -> Text:
+    """Return cleaned text in a rich style, as in "bold red"."""
+    from rich.text import Text
+
+    return Text(clean(text), style=style)
+
+
+def say(*parts: Any, stderr: bool = True) -> None:
+    """Print a message, on standard error unless told otherwise: strings are cleaned, rich texts keep their style."""
+    from rich.text import Text
+
+    text = Text()
+    for part in parts:
+        text.append(part if isinstance(part, Text) else clean(part))
+    console(stderr=stderr).print(text, soft_wrap=True)
+
+
+def never_fail_to_print() -> None:
+    """Have standard output and error write what their encoding lacks as an escape, instead of raising."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
