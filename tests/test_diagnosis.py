@@ -20,10 +20,11 @@ from steadyrl import (
     phase_mixing_time,
     renewal_sequence,
 )
-from steadyrl.diagnosis.collection import concatenate, gather, split
+from steadyrl.diagnosis.collection import concatenate, gather
 from steadyrl.diagnosis.mcmc import convergence
 from steadyrl.errors import FileFormatError, LengthsError, RolloutError
 from steadyrl.exact import gallery
+from steadyrl.lengths.age_sums import AgeSums
 from steadyrl.lengths.files import read_lengths, write_lengths
 
 KEYS = {
@@ -112,7 +113,7 @@ def test_batches_are_averages_over_their_times():
 
 def test_groups_add_up_to_the_sums_of_all_episodes():
     episodes = collect_episodes("CartPole-v1", "uniform", 40, backend="serial", trajectories=True)
-    groups = list(split(episodes.trajectories, 7))
+    groups = list(AgeSums.split(episodes.lengths, episodes.trajectories.observations, 7))
     assert sum(int(group.count[0]) for group in groups) == 40
     total = np.zeros_like(episodes.ages.total)
     for group in groups:

@@ -93,5 +93,5 @@ def test_they_agree_with_brute_force_rollouts_of_a_real_environment(perturbation
 
 def test_bad_times_are_refused():
     process, policy = gallery.corridor()
-    with pytest.raises(LengthsError, match="from 1 on"):
+    with pytest.raises(LengthsError, match="1 or more"):
         marginal_moments(exact_sums(process, policy, np.eye(4)), [0, 1])

@@ -316,19 +316,19 @@ def _marginals(
     span = int(min(max(8.0, min(1.5 * wait, 30.0)) * lengths.mean, 60_000)) + 1
     when = np.unique(np.linspace(1, span, min(span, 3 * _POINTS)).astype(np.int64))
     width = min(gathered.groups[0].total.shape[1], _WIDE)
-    everything = _select(merge_sums(gathered.groups), np.arange(width))
+    everything = AgeSums.merge(gathered.groups).select(np.arange(width))
     whole = marginal_moments(everything, when)
     slow = slowest(whole, lengths.mean, tolerance)[:_SHOWN]
     if not slow:
         return None
     index = np.array([dimension.index for dimension in slow])
     shown = np.unique(np.linspace(1, span, min(_POINTS, span)).astype(np.int64))
-    groups = _coarse_groups([_select(group, index) for group in gathered.groups])
+    groups = AgeSums.coarsen([group.select(index) for group in gathered.groups])
     return Marginals(
         tuple(slow),
         marginal_moments(groups, shown),
         marginal_moments(groups, shown, paper),
-        _select(everything, index),
+        everything.select(index),
     )
 
 
@@ -345,29 +345,6 @@ def slowest(moments: MarginalMoments, average_episode_length: float, tolerance: 
         settled = 1.0 if last < 0 else math.inf if last == len(apart) - 1 else float(moments.times[last + 1])
         result.append(SlowDimension(int(index), settled, float(apart[later, j].max()) if later.any() else 0.0))
     return sorted(result, key=lambda found: (-found.settles, -found.deviation))
-
-
-def merge_sums(groups: tuple[AgeSums, ...] | list[AgeSums]) -> AgeSums:
-    """Return the sums of several groups of episodes as those of all."""
-    n = max(len(group.count) for group in groups)
-    count = np.zeros(n, dtype=np.int64)
-    total, squares = np.zeros((n, groups[0].total.shape[1])), np.zeros((n, groups[0].total.shape[1]))
-    for group in groups:
-        ages = len(group.count)
-        count[:ages] += group.count
-        total[:ages] += group.total
-        squares[:ages] += group.total_squares
-    return AgeSums(count, total, squares)
-
-
-def _coarse_groups(groups: list[AgeSums], most: int = 32) -> list[AgeSums]:
-    """At most so many groups: more do not make an error band much better."""
-    parts = np.array_split(np.arange(len(groups)), min(most, len(groups)))
-    return [merge_sums([groups[i] for i in part]) for part in parts]
-
-
-def _select(sums: AgeSums, dimensions: Any) -> AgeSums:
-    return AgeSums(sums.count, sums.total[:, dimensions], sums.total_squares[:, dimensions])
 
 
 def _opinion(gathered: EpisodeRecords) -> tuple[Convergence | None, tuple[str, ...]]:

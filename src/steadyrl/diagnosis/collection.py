@@ -6,15 +6,14 @@ and to a few streams of consecutive episodes, which is what parallel copies woul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from steadyrl.errors import RolloutError
-from steadyrl.lengths.age_sums import AgeSums, count_ages
+from steadyrl.lengths.age_sums import AgeSums
 from steadyrl.lengths.records import EpisodeRecords
 from steadyrl.rollouts.collect import WIDEST, collect_episodes
 from steadyrl.rollouts.episodes import Episodes, EpisodeWork, Trajectories
@@ -73,7 +72,7 @@ def gather(
             why = part.skipped[0].message if part.skipped else "none was returned"
             raise RolloutError(f"not one episode of {plan.provenance['environment']} could be finished: {why}")
         if part.trajectories is not None:
-            groups.extend(split(part.trajectories, _GROUPS))
+            groups.extend(AgeSums.split(part.lengths, part.trajectories.observations, _GROUPS))
             streams = concatenate(part.trajectories, _COPIES) if streams is None else streams
         parts.append(_slim(part))
         have += wanted
@@ -92,17 +91,6 @@ def gather(
         first_failure=failures[0].message if failures else "",
         provenance={**plan.provenance, "rounds": [len(part) for part in parts]},
     )
-
-
-def split(trajectories: Trajectories, groups: int) -> Iterator[AgeSums]:
-    """Yield the sums at each age of consecutive groups of episodes, as equal as can be."""
-    lengths = trajectories.lengths
-    ends = np.concatenate([[0], np.cumsum(lengths + 1)])
-    for part in np.array_split(np.arange(len(lengths)), min(groups, len(lengths))):
-        rows = trajectories.observations[ends[part[0]] : ends[part[-1] + 1]]
-        ages = np.concatenate([np.arange(lengths[i] + 1) for i in part])
-        adds = sp.csr_array((np.ones(len(ages)), (ages, np.arange(len(ages)))))
-        yield AgeSums(count_ages(lengths[part]), adds @ rows, adds @ rows**2)
 
 
 def concatenate(trajectories: Trajectories, copies: int) -> Array | None:

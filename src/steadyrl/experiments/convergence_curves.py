@@ -17,8 +17,8 @@ from scipy.special import ndtri
 
 from steadyrl.common.detours import Perturbation
 from steadyrl.common.figures import PERTURBED, QUIET, RAW
-from steadyrl.diagnosis.analysis import merge_sums, slowest
-from steadyrl.experiments.workspace import Lab
+from steadyrl.diagnosis.analysis import slowest
+from steadyrl.experiments.workspace import Workspace
 from steadyrl.lengths.age_sums import AgeSums
 from steadyrl.lengths.confidence import bootstrap, perturbed_mixing_time
 from steadyrl.lengths.distribution import EpisodeLengths
@@ -36,7 +36,7 @@ _LEVEL = 0.001  # chance that the largest of all differences to brute force is c
 
 
 @dataclass(frozen=True)
-class Plan:
+class CurveSettings:
     """How one environment is looked at."""
 
     environment: str
@@ -58,26 +58,26 @@ class Plan:
     points: int = 150
 
 
-def measure(plan: Plan, lab: Lab, part: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def measure(plan: CurveSettings, workspace: Workspace, part: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return numbers and arrays of one environment."""
-    policy = lab.policy(plan.environment, plan.policy)
-    sums, gymnasium_lengths = lab.age_sums(
+    policy = workspace.policy(plan.environment, plan.policy)
+    sums, gymnasium_lengths = workspace.age_sums(
         plan.environment,
         plan.environment,
         policy,
         plan.episodes,
-        seed=lab.derived_seed(1000 * part),
+        seed=workspace.derived_seed(1000 * part),
         chunk=plan.chunk,
         groups=plan.groups,
         width=plan.width,
     )
-    numbers, arrays = analyse_lengths(gymnasium_lengths, plan, lab.seed + part)
+    numbers, arrays = analyse_lengths(gymnasium_lengths, plan, workspace.seed + part)
     numbers["observed values"] = int(sums[0].total.shape[1])
     lengths = EpisodeLengths.from_gymnasium(gymnasium_lengths)
     paper = Perturbation.for_average_episode_length(lengths.mean)
     for kind, perturbation, span in (("raw", None, plan.span), ("perturbed", paper, SPAN)):
         moments = marginal_moments(sums, _shown(lengths, span, plan.points), perturbation)
-        numbers[kind] |= _settling(sums, lengths, perturbation, span, lab.seed + part)
+        numbers[kind] |= _settling(sums, lengths, perturbation, span, workspace.seed + part)
         numbers[kind]["apart at"] = _apart_at(sums, lengths, perturbation, span)
         arrays[f"{kind} mean"] = moments.mean.astype(np.float32)
         arrays[f"{kind} error"] = moments.mean_error.astype(np.float32)
@@ -85,13 +85,13 @@ def measure(plan: Plan, lab: Lab, part: int) -> tuple[dict[str, Any], dict[str, 
         arrays[f"{kind} deviation"] = moments.stationary_deviation.astype(np.float32)
         checks = plan.checks if kind == "raw" else plan.perturbed_checks
         if plan.rollouts and checks:
-            found = _check(plan, lab, policy, sums, lengths, perturbation, checks, 1000 * part + 500)
+            found = _check(plan, workspace, policy, sums, lengths, perturbation, checks, 1000 * part + 500)
             arrays |= {f"{kind} {name}": value for name, value in found.pop("arrays").items()}
             numbers[kind]["brute force"] = found
     return numbers, arrays
 
 
-def analyse_lengths(gymnasium_lengths: Any, plan: Plan, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def analyse_lengths(gymnasium_lengths: Any, plan: CurveSettings, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what episode lengths alone say: numbers with intervals, and the phase distance, raw and perturbed."""
     lengths = EpisodeLengths.from_gymnasium(gymnasium_lengths)
     paper = Perturbation.for_average_episode_length(lengths.mean)
@@ -151,7 +151,7 @@ def _grid(lengths: EpisodeLengths, span: float) -> NDArray[np.int64]:
 
 
 def _last_to_settle(sums: list[AgeSums], times: Any, perturbation: Perturbation | None, mean: float) -> float:
-    moments = marginal_moments(merge_sums(sums), times, perturbation)
+    moments = marginal_moments(AgeSums.merge(sums), times, perturbation)
     slow = slowest(moments, mean, SETTLED)
     return max((found.settles for found in slow), default=0.0) / mean
 
@@ -161,7 +161,7 @@ def _apart_at(
 ) -> dict[str, float]:
     """The largest distance of a mean from the steady one, in standard deviations, from some times on."""
     times = _grid(lengths, span)
-    moments = marginal_moments(merge_sums(sums), times, perturbation)
+    moments = marginal_moments(AgeSums.merge(sums), times, perturbation)
     deviation = moments.stationary_deviation
     moving = deviation > 1e-9 * (1 + np.abs(moments.stationary_mean))
     apart = (np.abs(moments.mean - moments.stationary_mean)[:, moving] / deviation[moving]).max(axis=1)
@@ -175,8 +175,8 @@ def _apart_at(
 
 
 def _check(
-    plan: Plan,
-    lab: Lab,
+    plan: CurveSettings,
+    workspace: Workspace,
     policy: Any,
     sums: list[AgeSums],
     lengths: EpisodeLengths,
@@ -189,13 +189,13 @@ def _check(
     label = f"{plan.environment} {'raw' if perturbation is None else 'perturbed'} rollouts"
 
     def compute() -> dict[str, Any]:
-        found = lab.samples(
+        found = workspace.samples(
             label,
             plan.environment,
             policy,
             plan.rollouts,
             times,
-            seed=lab.derived_seed(number + (perturbation is not None)),
+            seed=workspace.derived_seed(number + (perturbation is not None)),
             perturbation=perturbation,
             block_size=max(1, -(-plan.rollouts // 8)),
         )
@@ -210,7 +210,7 @@ def _check(
             "error": np.sqrt(np.maximum(squares, 0) / np.maximum(count - 1, 1)[:, None]),
         }
 
-    found = lab.arrays(label, compute)
+    found = workspace.arrays(label, compute)
     other = marginal_moments(sums, times, perturbation)
     usable = (found["count"] >= 30)[:, None] & (found["error"] > 1e-9 * (1 + np.abs(found["mean"])))
     spread = np.hypot(found["error"], other.mean_error)

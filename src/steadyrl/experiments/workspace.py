@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike
 
 from steadyrl.common.detours import Perturbation
 from steadyrl.common.storage import load_arrays, save_arrays
-from steadyrl.diagnosis.collection import split
 from steadyrl.lengths.age_sums import AgeSums
 from steadyrl.rollouts.blocks import Task
 from steadyrl.rollouts.collect import collect_episodes, collect_samples
@@ -30,7 +29,7 @@ _SEEDS = 1_000_003  # apart, so that runs of neighbouring seeds do not meet
 
 
 @dataclass
-class Lab:
+class Workspace:
     """A folder of unfinished work, and how to collect."""
 
     seed: int
@@ -131,11 +130,11 @@ class Lab:
                     block_size=max(1, -(-size // 8)) if size > 200 else None,
                 )
                 assert found.trajectories is not None
-                parts = list(split(found.trajectories, max(1, groups // chunks)))
+                observations = found.trajectories.observations[:, :width]
+                parts = list(AgeSums.split(found.lengths, observations, max(1, groups // chunks)))
                 kept: dict[str, Any] = {"lengths": found.lengths, "groups": len(parts)}
                 for j, part in enumerate(parts):
-                    kept |= {f"count{j}": part.count, f"total{j}": part.total[:, :width]}
-                    kept |= {f"squares{j}": part.total_squares[:, :width]}
+                    kept |= {f"count{j}": part.count, f"total{j}": part.total, f"squares{j}": part.total_squares}
                 return kept
 
             found = self.arrays(name, compute)

@@ -19,34 +19,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steadyrl.common.detours import Perturbation
 from steadyrl.errors import LengthsError
+from steadyrl.lengths.age_sums import AgeSums
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.lengths.renewal import start_sequence
 from steadyrl.numerics.convolution import fftconvolve
 
 Array = NDArray[np.float64]
-
-
-class Sums(Protocol):
-    """Sums over episodes of the observation at each age; entry k - 1 is age k. `AgeSums` is one."""
-
-    @property
-    def count(self) -> NDArray[np.int64]:
-        """[ages]: the episodes with T >= k."""
-
-    @property
-    def total(self) -> Array:
-        """[ages, d]: the sum of the observation."""
-
-    @property
-    def total_squares(self) -> Array:
-        """[ages, d]: the sum of its square."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +58,7 @@ class MarginalMoments:
 
 
 def marginal_moments(
-    sums: Sums | Sequence[Sums], times: ArrayLike, perturbation: Perturbation | None = None
+    sums: AgeSums | Sequence[AgeSums], times: ArrayLike, perturbation: Perturbation | None = None
 ) -> MarginalMoments:
     """Return the mean and the second moment of every observed value at the given times.
 
@@ -117,7 +101,7 @@ def marginal_moments(
     return MarginalMoments(when, at[:, :d], at[:, d:], errors[:, :d], errors[:, d:], stationary[:d], stationary[d:])
 
 
-def _columns(group: Sums, n: int) -> Array:
+def _columns(group: AgeSums, n: int) -> Array:
     """Return P(T >= k), g(k) and the g(k) of the squares for one group, padded to n ages."""
     episodes = group.count[0]
     result = np.zeros((n, 1 + 2 * group.total.shape[1]))

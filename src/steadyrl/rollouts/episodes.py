@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steadyrl.errors import RolloutError
-from steadyrl.lengths.age_sums import AgeSums, add_sums, count_ages
+from steadyrl.lengths.age_sums import AgeSums, count_ages
 from steadyrl.rollouts.blocks import Arrays, Block, BlockCollector, Skipped
 from steadyrl.rollouts.engine import Episode, Failure, Job
 from steadyrl.rollouts.files import read_collected, write_collected
@@ -146,13 +146,8 @@ def merge(parts: Sequence[Episodes]) -> Episodes:
     if all(track is not None for track in tracks):
         joined = (np.concatenate([getattr(track, name) for track in tracks]) for name in _TRACKS)
         together = Trajectories(columns["lengths"], *joined)
-    ages = None
-    if first.ages is not None:
-        total, squares = np.zeros((0, first.ages.total.shape[1])), np.zeros((0, first.ages.total.shape[1]))
-        for part in parts:
-            assert part.ages is not None
-            total, squares = add_sums(total, part.ages.total), add_sums(squares, part.ages.total_squares)
-        ages = AgeSums(count_ages(columns["lengths"]), total, squares)
+    sums = [part.ages for part in parts if part.ages is not None]
+    ages = AgeSums.merge(sums) if sums else None
     provenance = {key: value for key, value in first.provenance.items() if key not in ("seed", "episodes")}
     provenance["merged"] = [dict(part.provenance) for part in parts]
     skipped = tuple(entry for part in parts for entry in part.skipped)
@@ -269,8 +264,7 @@ class EpisodeFold:
             "seeds": np.empty(n, dtype=np.uint32),
         }
         self._count = 0
-        self._total = np.zeros((0, size))
-        self._squares = np.zeros((0, size))
+        self._sums = AgeSums.empty(size)
         self._tracks: dict[str, list[Any]] = {name: [] for name in _TRACKS}
         self._skipped: list[Skipped] = []
 
@@ -281,8 +275,7 @@ class EpisodeFold:
             column[self._count : self._count + count] = block[name]
         self._count += count
         if self._work.sums:
-            self._total = add_sums(self._total, block["total"])
-            self._squares = add_sums(self._squares, block["total_squares"])
+            self._sums += AgeSums(count_ages(block["lengths"]), block["total"], block["total_squares"])
         if self._work.trajectories:
             for name, parts in self._tracks.items():
                 parts.append(block[name])
@@ -292,7 +285,7 @@ class EpisodeFold:
     def result(self, provenance: Mapping[str, Any], notes: Sequence[str]) -> Episodes:
         """Return the whole."""
         columns = {name: column[: self._count] for name, column in self._columns.items()}
-        ages = AgeSums(count_ages(columns["lengths"]), self._total, self._squares) if self._work.sums else None
+        ages = self._sums if self._work.sums else None
         tracks = None
         if self._work.trajectories:
             joined = (np.concatenate(parts) for parts in self._tracks.values())
