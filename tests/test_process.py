@@ -82,7 +82,7 @@ def test_a_tiny_way_out_is_not_mistaken_for_a_terminal_state():
         ([np.eye(2), np.eye(3)], [0, 0], [1, 0], ["action 1", "(3, 3)", "(2, 2)"]),
         ([], [0, 0], [1, 0], ["empty"]),
         ([[["a", "b"], [1, 0]]], [0, 0], [1, 0], ["numbers"]),
-        (sp.eye_array(2), [0, 0], [1, 0], ["one an action"]),
+        (sp.eye_array(2), [0, 0], [1, 0], ["one per action"]),
         (LOOP, [0, 0, 0], [1, 0], ["rewards", "(3,)", "(2,)", "(2, 1)"]),
         (LOOP, [0, np.nan], [1, 0], ["rewards[1]", "nan"]),
         (LOOP, [[0], [np.inf]], [1, 0], ["rewards[1, 0]", "inf"]),
@@ -162,7 +162,7 @@ def test_bad_logits_are_refused():
 def test_a_policy_under_which_episodes_do_not_end_is_named():
     process, _ = gallery.never_ending()
     waiting = [[1, 0], [1, 0]]
-    with pytest.raises(NotEpisodicError, match=r"state 1 never reach a terminal state") as error:
+    with pytest.raises(NotEpisodicError, match=r"state 1 never reaches a terminal state") as error:
         average_episode_length(process, waiting)
     assert "with_time_limit" in str(error.value)
     with pytest.raises(NotEpisodicError):

@@ -2,7 +2,7 @@
 
 Numbering as in the paper: Proposition 1 (mean recurrence times), Lemma 1.1 (irreducible), 1.2 (positive recurrent),
 Theorem 1 (unique stationary distribution), Lemma 2.1 (co-prime lengths), Theorems 2 and 3 (perturbation), Theorem 4
-(J_epi = J_avg E[T]), Proposition 5 (E[T] = 1 / rho(terminal)), Theorem 5 (the steady-state policy gradient).
+(J_epi = J_avg E[T]), Proposition 4 (E[T] = 1 / rho(terminal)), Theorem 5 (the steady-state policy gradient).
 """
 
 import math
@@ -200,7 +200,7 @@ def test_the_visitation_distribution_mu_1_is_rho(case):
 
 
 @given(processes())
-def test_proposition_5_terminal_states_have_one_episode_lengths_share(case):
+def test_proposition_4_terminal_states_have_one_episode_lengths_share(case):
     process, policy = case
     share = stationary_distribution(process, policy)[process.terminal].sum()
     assert share * average_episode_length(process, policy) == pytest.approx(1, rel=1e-12)

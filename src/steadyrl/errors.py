@@ -33,7 +33,7 @@ class LengthsError(SteadyrlError):
 
 
 class DelaysError(SteadyrlError):
-    """The delays, the window or the number of copies cannot be used."""
+    """The delays, the window or the number of environments cannot be used."""
 
 
 class NotEpisodicError(SteadyrlError):
@@ -57,11 +57,11 @@ class FileFormatError(SteadyrlError):
 
 
 class FigureError(SteadyrlError):
-    """The picture cannot be drawn under this name."""
+    """The figure cannot be written to this file."""
 
 
 class MissingExtraError(SteadyrlError):
-    """An optional dependency is not installed; the message has the pip line."""
+    """An optional dependency is not installed; the message gives the pip command that installs it."""
 
 
 class TrainingError(SteadyrlError):
@@ -73,13 +73,13 @@ class WrapperError(SteadyrlError):
 
 
 class CopyLostError(WrapperError):
-    """A copy of a vector environment died or raised; `copies` has their numbers, where they can be told."""
+    """A copy of a vector environment died or raised; `copies` has the numbers of such copies, where they are known."""
 
     copies: tuple[int, ...] = ()
 
 
 class PoolError(WrapperError):
-    """EnvPool cannot make, reset or step what is asked of it."""
+    """EnvPool cannot make, reset or step the environments asked for."""
 
 
 class ResetMaskError(WrapperError, TypeError):
@@ -87,7 +87,7 @@ class ResetMaskError(WrapperError, TypeError):
 
 
 class PhaseLockWarning(UserWarning):
-    """Copies of an environment march through their episodes in step."""
+    """Environment copies run through their episodes in lockstep."""
 
 
 class RolloutError(SteadyrlError):
@@ -101,9 +101,9 @@ class EpisodeError(RolloutError):
         environment: the environment's name.
         block: the number of the block, which with the run's seed determines everything in it.
         episode: the number of the episode (or rollout) in the whole run.
-        episode_seed: what was given to `env.reset(seed=...)`; -1 in EnvPool, which seeds whole pools.
-        step: the actions taken in the episode when it failed, the failing one included; 0 is the reset.
-        actions: these actions, as the policy returned them; None where a hang or a crash took them along.
+        episode_seed: the seed given to `env.reset(seed=...)`; -1 with EnvPool, which seeds whole pools.
+        step: the number of actions taken in the episode when it failed, the failing one included; 0 is the reset.
+        actions: these actions, as the policy returned them; None if they were lost in a hang or a crash.
     """
 
     environment: str = ""

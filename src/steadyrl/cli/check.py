@@ -43,17 +43,15 @@ def check(
     time_limit: Annotated[
         str,
         typer.Option(
-            help="'spec' for the environment's own time limit, 'none', or the number of actions after which episodes are "
-            "truncated."
+            help="'spec' for the environment's own time limit, 'none', or the number of actions after which episodes "
+            "are truncated."
         ),
     ] = "spec",
     epsilon: Annotated[
         float | None,
         typer.Option(help="Epsilon of the paper's recursive perturbation, between 0 and 1; by default 1 - 1/E[T]."),
     ] = None,
-    tolerance: Annotated[
-        float, typer.Option(help="The total variation below which the process counts as mixed.")
-    ] = 0.01,
+    tolerance: Annotated[float, typer.Option(help="Total variation below which the process counts as mixed.")] = 0.01,
     as_json: AsJson = False,
     plot: Annotated[
         Path | None,
@@ -104,9 +102,7 @@ def _load_model(model: str, time_limit: str) -> LearningProcess:
     limit: Any = None if time_limit == "none" else time_limit
     if time_limit not in ("none", "spec"):
         if not (time_limit.isascii() and time_limit.isdigit()) or int(time_limit) < 1:
-            raise ProcessError(
-                f"--time-limit is {time_limit!r}; it must be 'spec', 'none', or a whole number, 1 or more"
-            )
+            raise ProcessError(f"--time-limit is {time_limit!r}; it must be 'spec', 'none', or a number of actions")
         limit = int(time_limit)
     if Path(model).is_file():
         process = LearningProcess.load(model)

@@ -7,7 +7,7 @@ episode, with G independent of everything else:
     recursive epsilon (section 6.2):   P(G = k) = (1 - epsilon) epsilon^k,  E[G] = epsilon / (1 - epsilon)
 
 `exact.perturb` builds the perturbed process, `lengths.renewal` computes its phase distance from episode lengths, and
-`wrappers.PerturbedStarts` does it to a live environment.
+`wrappers.PerturbedStarts` perturbs a live environment.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Perturbation:
 
     Args:
         epsilon: the probability of a detour, strictly between 0 and 1.
-        recursive: whether each null step is followed by another with probability epsilon (geometric
-            length), or the detour has one step at most.
-        detour: P(G = k) for k = 0, 1, ..., instead of epsilon; see `from_detour`.
+        recursive: whether each null step is followed by another with probability epsilon, so that the detour's length
+            is geometric; otherwise a detour has at most one step.
+        detour: the probabilities P(G = k), k = 0, 1, ..., of any other detour; give it or epsilon. See `from_detour`.
 
     Example:
         >>> Perturbation.for_average_episode_length(20).epsilon
@@ -44,7 +44,7 @@ class Perturbation:
 
     def __post_init__(self) -> None:
         if (self.epsilon is None) == (self.detour is None):
-            raise PerturbationError("give either epsilon or detour probabilities, not both and not neither")
+            raise PerturbationError("give either epsilon or detour probabilities, and not both")
         if self.detour is not None:
             object.__setattr__(self, "detour", _as_detour(self.detour))
             return
@@ -58,7 +58,7 @@ class Perturbation:
 
     @classmethod
     def for_average_episode_length(cls, average_episode_length: float) -> Perturbation:
-        """Return the paper's: recursive with epsilon = 1 - 1/E[T], half of all steps null."""
+        """Return the paper's choice: recursive with epsilon = 1 - 1/E[T], which makes about half of all steps null."""
         number = isinstance(average_episode_length, int | float | np.number)
         if not number or not average_episode_length > 1 or not np.isfinite(average_episode_length):
             raise PerturbationError(
@@ -78,7 +78,7 @@ class Perturbation:
 
     @property
     def mean_detour(self) -> float:
-        """E[G], the expected null steps per episode."""
+        """E[G], the expected number of null steps per episode."""
         if self.detour is not None:
             return float(np.arange(len(self.detour)) @ np.array(self.detour))
         assert self.epsilon is not None

@@ -1,4 +1,4 @@
-"""Pictures of exact results, drawn with matplotlib (`pip install "steadyrl[report]"`)."""
+"""Figures drawn with matplotlib in the house style (`pip install "steadyrl[report]"`)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ Array = NDArray[np.float64]
 
 _FORMATS = (".png", ".svg", ".pdf")
 RAW, PERTURBED, QUIET = "#c1440e", "#1f6f8b", "#777777"
-"""The colours of what is as it is, of what is cured, and of what only helps the eye."""
+"""The colours of the process as it is, of the perturbed or cured one, and of guide lines."""
 
 
 def check_picture(path: str | os.PathLike[str]) -> str:
-    """Return the file's ending, if a picture can be drawn there: known format, existing folder, matplotlib."""
+    """Return the file's suffix; raise unless its format is known, its folder exists and matplotlib is installed."""
     suffix = Path(path).suffix.lower()
     if suffix not in _FORMATS:
-        raise FigureError(f"{os.fspath(path)!r} is not a picture that can be drawn; end it in {', '.join(_FORMATS)}")
+        raise FigureError(
+            f"{os.fspath(path)!r} is not a known picture format; the name must end in {', '.join(_FORMATS)}"
+        )
     if not Path(path).parent.is_dir():
         raise FigureError(f"{os.fspath(path)!r} cannot be written: its folder does not exist")
     if find_spec("matplotlib") is None:
@@ -36,7 +38,7 @@ def check_picture(path: str | os.PathLike[str]) -> str:
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str], suffix: str) -> None:
-    """Write a figure, all or nothing."""
+    """Write a figure; the file is replaced only once the new one is complete."""
     buffer = io.BytesIO()
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix)
     figure.savefig(buffer, format=suffix[1:], dpi=160, bbox_inches="tight", metadata=metadata)

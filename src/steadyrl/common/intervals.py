@@ -1,4 +1,4 @@
-"""Estimates with confidence intervals: what they are, and the interval of a mean."""
+"""Estimates with confidence intervals, and the confidence interval of a mean."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ class Interval:
 
     @property
     def relative_error(self) -> float:
-        """Half the width over the value, the value counted in: 0 where all are infinite, infinite where some are."""
+        """Half the width of the interval, extended to contain the value, relative to the value.
+
+        It is 0 where the interval is a single point, even an infinite one, and infinite where only an end is infinite.
+        """
         low, high = min(self.low, self.value), max(self.high, self.value)
         if low == high:
             return 0.0

@@ -1,18 +1,19 @@
-"""Finite learning processes, exactly: every definition and theorem of the paper as a function. Nothing here samples.
+"""Finite learning processes, analysed exactly: every definition and theorem of the paper is a function.
 
-A process is arrays of probabilities; what is asked of it is solved, to about 13 digits, for five states or a million.
+A process is given by arrays of probabilities. Every answer comes from a linear system or a graph search and has about
+13 correct digits, with five states or a million; only Algorithm 1 (`perturb`) samples.
 
-- `process`: `LearningProcess`; `validation` checks its arrays, `time_limits` has those with a step counter, `toy_text`
-  reads Gymnasium's models
+- `process`: `LearningProcess`; `validation` checks its arrays, `time_limits` adds a step counter to its states,
+  `toy_text` reads Gymnasium's models
 - `tabular`: policies as arrays [S, A]
 - `chain`: the Markov chain that a policy induces, cut at its terminal states
-- `conditions`: Definition 1 as a check
+- `conditions`: checks Definition 1
 - `stationary`: visits, E[T], the stationary distribution, periods
 - `mixing`: marginals over time, distance to the steady state, mixing times; `mixing_curves` draws them
 - `values`: action values, J_epi and J_avg
 - `gradients`: the true policy gradient, Theorem 5's, and what discounted estimators compute instead
 - `perturb`: the perturbed process, and Algorithm 1
-- `summary`: all of it for one process and policy, with the residual of every theorem (`steadyrl check`)
+- `summary`: the whole analysis of one process and policy, with the residual of every theorem (`steadyrl check`)
 - `gallery`: small processes whose answers are known by hand
 """
 

@@ -41,9 +41,9 @@ def induced_chain(process: LearningProcess, policy: ArrayLike) -> Any:
 
 @dataclass(frozen=True)
 class EpisodeChain:
-    """M_pi with a discount: with probability 1 - gamma(s) an episode is dropped on arrival in s.
+    """The chain M_pi with a discount, read as a probability: on arrival in s an episode is dropped with 1 - gamma(s).
 
-    The episodic discount (gamma = 0 in terminal states, 1 elsewhere) makes dropping and ending the same.
+    With the episodic discount (gamma = 0 in terminal states, 1 elsewhere) an episode is dropped exactly where it ends.
     """
 
     process: LearningProcess
@@ -52,7 +52,7 @@ class EpisodeChain:
 
     @cached_property
     def matrix(self) -> Any:
-        """M_pi, sparse [S, S]."""
+        """The transition matrix M_pi, sparse [S, S]."""
         return induced_chain(self.process, self.policy)
 
     @cached_property
@@ -62,7 +62,7 @@ class EpisodeChain:
 
     @cached_property
     def _cut(self) -> tuple[Any, Array]:
-        """Q (discounted) between all non-terminal states, and what leaves them."""
+        """The discounted Q between all non-terminal states, and the probability of leaving each of them."""
         outside = self.process.terminal
         within = self.matrix[~outside]
         kept = np.where(outside, 0.0, self.discount)
@@ -83,7 +83,7 @@ class EpisodeChain:
 
     @cached_property
     def solver(self) -> AbsorbingChain:
-        """Solves with Q over the states inside."""
+        """The solver of linear systems with Q over the states inside."""
         q, leave = self._cut
         nonterminal = np.flatnonzero(~self.process.terminal)
         if len(self.inside) < len(nonterminal):
@@ -102,16 +102,17 @@ class EpisodeChain:
             never = np.zeros(self.process.n_states, dtype=bool)
             never[~self.process.terminal] = ~ends
             never &= self.reachable
+            reach = "reaches" if never.sum() == 1 else "reach"
             raise NotEpisodicError(
-                f"{name_states(self.process, np.flatnonzero(never))} never reach a terminal state under this "
-                "policy, so episodes do not end and no average episode length exists; add a time limit "
+                f"{name_states(self.process, np.flatnonzero(never))} never {reach} a terminal state under this policy,"
+                " so episodes do not end and no average episode length exists; add a time limit "
                 "(process.with_time_limit), or give some action there a way out: a state that ends an episode has the "
                 "row of a reset"
             )
 
 
 def episode_chain(process: LearningProcess, policy: ArrayLike, discount: Array | None = None) -> EpisodeChain:
-    """Return the chain of a checked policy; `discount` None is the episodic one."""
+    """Check the policy and return its chain; `discount` None stands for the episodic discount."""
     gamma = np.where(process.terminal, 0.0, 1.0) if discount is None else discount
     return EpisodeChain(process, as_policy(process, policy), gamma)
 
@@ -127,13 +128,13 @@ def require_terminal(process: LearningProcess) -> None:
 
 
 def require_finite_numbers(values: Array) -> None:
-    """Raise if an answer has overflowed: episodes end with probability one, but only after astronomical times."""
+    """Raise if a value has overflowed, because episodes end but are longer than the largest number."""
     if not np.isfinite(values).all():
         raise AccuracyError(BEYOND_NUMBERS)
 
 
 def why_not_homogeneous(process: LearningProcess) -> str:
-    """Return which initial states or actions differ, where there are no terminal states."""
+    """Return a clause that names the initial states or actions that differ, so that there are no terminal states."""
     start = np.flatnonzero(process.initial > 0)
     if len(start) == 1:
         differ = (
@@ -145,7 +146,7 @@ def why_not_homogeneous(process: LearningProcess) -> str:
 
 
 def name_states(process: LearningProcess, states: NDArray[np.int64], most: int = 6) -> str:
-    """Return the names of some states for a message."""
+    """Return the names of the first few states, for a message."""
     shown = ", ".join(process.name(int(s)) for s in states[:most])
     more = f" and {len(states) - most} more" if len(states) > most else ""
     return f"state{'s' if len(states) > 1 else ''} {shown}{more}"

@@ -1,4 +1,4 @@
-"""Definition 1 as a check: is this model an episodic learning process, and if not, why not?
+"""Definition 1, checked: is this model an episodic learning process, and if not, why not?
 
 - *Homogeneity*: all initial states have one and the same row of transition probabilities, whatever the
   action. (The terminal states are then all states with that row.)
@@ -30,12 +30,14 @@ _TRIVIAL = (
 
 @dataclass(frozen=True)
 class EpisodicCheck:
-    """The answer of `check_episodic`."""
+    """What `check_episodic` found."""
 
     homogeneous: bool
+    """Whether all initial states have one and the same row of transition probabilities, whatever the action."""
     finite: bool
+    """Whether the average episode length is finite, for every policy or for the one given."""
     message: str
-    """Both conditions, in a sentence."""
+    """The result in a sentence."""
     witness: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Where finiteness fails: the states in which a policy can stay for ever, each with the actions that keep
     it there. Where homogeneity fails: the initial states, each with all its actions. Empty if both hold."""
@@ -53,8 +55,8 @@ def check_episodic(process: LearningProcess, policy: ArrayLike | None = None) ->
     """Check Definition 1, for every policy or for the one given.
 
     Args:
-        process: the model.
-        policy: [S, A]; None checks finiteness for every policy at once.
+        process: the model to check.
+        policy: probabilities [S, A]; by default finiteness is checked for every policy at once.
 
     Example:
         >>> from steadyrl import gallery
@@ -89,7 +91,7 @@ def check_episodic(process: LearningProcess, policy: ArrayLike | None = None) ->
             True, True, f"An episodic learning process: {whose} episodes end{'; ' + _TRIVIAL if only_resets else '.'}"
         )
     states = np.array(sorted(witness))
-    who = "a policy can" if pi is None else "this policy does"
+    who = "a policy can" if pi is None else "this policy will"
     return EpisodicCheck(
         True,
         False,

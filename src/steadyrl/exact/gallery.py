@@ -1,7 +1,7 @@
 """Small learning processes whose answers are known by hand.
 
-Each function returns (process, policy); the derivation of its answers stands in its body. They serve as examples,
-and as the first things that every algorithm is tested on.
+Each function returns (process, policy); comments in its body derive the answers. The gallery serves as examples, and
+every algorithm is tested on it first.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def two_terminals(win: float = 2.0, loss: float = 0.0) -> Entry:
 
 
 def self_loops(stay: float = 0.5) -> Entry:
-    """One state that is left with probability 1 - stay at each step: geometric episodes without a longest."""
+    """One state that is left with probability 1 - stay at each step: lengths are geometric, without a maximum."""
     # 0 -> 1; 1 -> 1 with probability q = stay, 1 -> 0 with 1 - q. T = 1 + geometric: E[T] = 1 + 1/(1 - q),
     # visits (1, 1/(1 - q)). The eigenvalues of M are 1 and q - 1, so TV(rho^(t), rho) = (1 - rho(0)) (1 - q)^t.
     # R(1) = 1: J_epi = 1/(1 - q).
@@ -64,7 +64,7 @@ def self_loops(stay: float = 0.5) -> Entry:
 
 
 def nearly_decomposable(leak: float = 1e-6) -> Entry:
-    """Two pairs of states; inside a pair it moves freely, between them and out almost never."""
+    """Two pairs of states: the process moves freely inside a pair, and almost never between the pairs or out."""
     # 0 terminal -> 1. Pair A = {1, 2}, pair B = {3, 4}; with e = leak:
     #     1 -> 2 (1),   2 -> 1 (1 - e), 2 -> 3 (e),   3 -> 4 (1),   4 -> 3 (1 - e), 4 -> 0 (e).
     # Each round trip in A leaves it with probability e, so visits to 1 and 2 are 1/e each; the same in B.
@@ -77,7 +77,7 @@ def nearly_decomposable(leak: float = 1e-6) -> Entry:
 
 
 def periodic() -> Entry:
-    """Episodes of length 2 or 4, half each: they vary, and yet the process never converges."""
+    """Episodes have length 2 or 4, each with probability 1/2: they vary, and yet the process never converges."""
     # 0 terminal -> 1; 1 -> 0 (action 0) or -> 2 -> 3 -> 0 (action 1). At the uniform policy T is 2 or 4 with
     # probability 1/2: E[T] = 3, visits (1, 1, 1/2, 1/2), rho (1/3, 1/3, 1/6, 1/6), period gcd(2, 4) = 2: even times are
     # spent in {0, 2} and odd ones in {1, 3}, so the distance to rho stays at 1/2 or above.
@@ -88,7 +88,7 @@ def periodic() -> Entry:
 
 
 def never_ending() -> Entry:
-    """Action 0 waits for ever; the policy returned waits half the time, so *its* episodes end."""
+    """Action 0 always waits; the policy returned waits half the time, so *its* episodes end."""
     # 0 terminal -> 1; 1 --wait--> 1, 1 --leave--> 0. Not an episodic learning process: the policy "always wait" has
     # no finite episode. The uniform policy's T is 1 + geometric(1/2): E[T] = 3.
     wait = [[0, 1], [0, 1]]
@@ -98,7 +98,7 @@ def never_ending() -> Entry:
 
 
 def wrong_way(delay: int = 4, early: float = 1.0, late: float = 2.0) -> Entry:
-    """Take a small reward now or a larger one later: the discounted update prefers the worse (Nota and Thomas).
+    """A choice of a small reward now or a larger one later: the discounted update prefers the worse (Nota and Thomas).
 
     With discounts below (early / late)^(1 / delay) the classic discounted estimator with returns that stop at the
     end of the episode points away from the true gradient, exactly opposite.

@@ -38,9 +38,9 @@ def policy_gradient(
 
     Args:
         process: the learning process.
-        logits: [S, A], of a softmax policy; the gradient is then [S, A] too.
-        policy: instead of logits, the probabilities [S, A] of any differentiable policy, with its
-        score: grad log pi(s, a) for its D parameters, [S, A, D], or sparse [S * A, D] with row s * A + a.
+        logits: the logits [S, A] of a softmax policy; the gradient then has the same shape.
+        policy: the probabilities [S, A] of any other differentiable policy; give `score` with it, and no logits.
+        score: grad log pi(s, a) for the policy's D parameters, [S, A, D], or sparse [S * A, D] with row s * A + a.
 
     Returns:
         [S, A] for logits, [D] for a policy with its score.
@@ -71,7 +71,7 @@ def steady_state_policy_gradient(
     visits, q = _visits_and_values(process, pi)
     rho = visits / visits.sum()
     real = ~process.terminal & ~process.null_states
-    raw_average_episode_length = float(1 + rho[real].sum() / rho[process.terminal].sum())  # Proposition 5
+    raw_average_episode_length = float(1 + rho[real].sum() / rho[process.terminal].sum())  # Proposition 4
     given_not_terminal = np.where(real, rho, 0.0) / rho[real].sum() if rho[real].any() else np.zeros_like(rho)
     return (raw_average_episode_length - 1) * _along_scores(given_not_terminal, pi, q, score)
 
@@ -101,11 +101,11 @@ class GradientBias:
     """How an estimated direction of ascent compares with the true gradient."""
 
     cosine: float
-    """1: the same direction; below 0: an ascent step makes performance worse."""
+    """Cosine of the angle between them: 1 is the same direction; below 0, an ascent step makes performance worse."""
     angle: float
-    """In degrees."""
+    """Angle between them, in degrees."""
     length_ratio: float
-    """The estimate's length over the true gradient's."""
+    """Length of the estimate over the length of the true gradient."""
 
 
 def gradient_bias(
@@ -118,7 +118,8 @@ def gradient_bias(
 ) -> GradientBias:
     """Return how far `classic_gradient` is from `policy_gradient`, in direction and in length.
 
-    The length misses the factor E[T] - 1 to begin with; nan where either gradient is zero.
+    The classic estimate lacks the factor E[T] - 1, so its length is usually too small. Where either gradient is zero,
+    the direction is nan.
     """
     truth = policy_gradient(process, logits, policy=policy, score=score).ravel()
     classic = classic_gradient(process, logits, discount, policy=policy, score=score).ravel()

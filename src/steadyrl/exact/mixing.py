@@ -72,9 +72,10 @@ def distances(process: LearningProcess, policy: ArrayLike, steps: int, *, given_
 
     Args:
         process: the learning process.
-        policy: [S, A].
-        steps: the last time.
-        given_not_null: for a perturbed process, compare what is left after null states are thrown away.
+        policy: probabilities [S, A] of the actions in each state.
+        steps: the last time step to compute.
+        given_not_null: for a perturbed process, whether to compare the distributions given that the state is not null,
+            which is how perturbed data is used.
     """
     steps = as_steps(steps, MixingTimeError)
     blocks, found = _Distances(episode_chain(process, policy), given_not_null).blocks(), 0
@@ -98,11 +99,12 @@ def mixing_time(
 
     Args:
         process: the learning process.
-        policy: [S, A].
-        tolerance: a distance above 0 and at most 1.
-        given_not_null: for a perturbed process, compare rho^(t) and rho given that the state is not null, which is
-            how perturbed data is used. That distance may rise again; the time returned is after it last does.
-        max_steps: where to give up; up to 400 states any number of steps is found by powers of M_pi.
+        policy: probabilities [S, A] of the actions in each state.
+        tolerance: the total variation below which the process counts as mixed, above 0 and at most 1.
+        given_not_null: for a perturbed process, whether to compare rho^(t) and rho given that the state is not null,
+            which is how perturbed data is used. That distance may rise again; the time returned is after it last does.
+        max_steps: the number of steps after which to give up. Processes of up to 400 states have no such limit: powers
+            of M_pi reach any number of steps.
 
     Raises:
         MixingTimeError: if the distance is still above the tolerance after max_steps.
@@ -142,9 +144,9 @@ def mixing_time(
 def spectral_gap(process: LearningProcess, policy: ArrayLike) -> float:
     """Return 1 - |second largest eigenvalue| of M_pi among reachable states: 0 where periodic.
 
-    The distance falls at the rate (1 - gap)^t in the long run. From all eigenvalues up to 2,000 states; beyond, an
-    estimate by Arnoldi iteration. Eigenvalues of chains with long deterministic stretches are ill-conditioned (a shift
-    is defective), and the gap with them; mixing_time is exact.
+    The distance falls at the rate (1 - gap)^t in the long run. Up to 2,000 states all eigenvalues are computed;
+    beyond that the gap is an estimate by Arnoldi iteration. The eigenvalues of chains with long deterministic stretches
+    are ill-conditioned (a shift is defective), and so is the gap; `mixing_time` does not depend on them.
 
     Example:
         >>> from steadyrl import gallery
@@ -184,7 +186,7 @@ class _Distances:
         self.powers = Powers(chain.matrix.toarray()) if small else None
 
     def blocks(self) -> Iterator[tuple[Array, Array]]:
-        """Yield, for some times at once, the distance and a bound that holds then and ever after."""
+        """Yield blocks of consecutive times: the distances, and bounds that hold from each time on."""
         if self.chain.process.layers is not None:
             for distance in _layered_distances(self.chain.process.layers, self.chain.policy, self.rho):
                 yield np.array([distance]), np.array([distance])
@@ -199,7 +201,7 @@ class _Distances:
             now = forward @ now
 
     def of(self, rows: Array) -> tuple[Array, Array]:
-        """Return the distance of each row, and its bound."""
+        """Return the distance of each row, and a bound that holds from its time on."""
         distance = 0.5 * np.abs(rows - self.rho).sum(axis=1)
         if self.real.all():
             return distance, distance
@@ -215,10 +217,10 @@ def _layered_distances(parts: time_limits.Layers, policy: Array, rho: Array) -> 
     n, limit = len(parts.inside), parts.limit
     alive = time_limits.visits(parts, policy)[: (limit + 1) * n].reshape(limit + 1, n)
     survive = alive.sum(axis=1)  # P(T > k), k = 1, ..., limit + 1: still inside after k transitions
-    by_end = _end_probabilities(parts, policy, alive)  # [age, terminal state] of those that were not cut
+    by_end = _end_probabilities(parts, policy, alive)  # [age, terminal state] of the episodes that were not truncated
     mean = 1 / rho[limit * n :].sum()
     lengths = np.append(by_end.sum(axis=1), 0.0)
-    lengths[limit] += survive[-1]  # index k - 1 holds P(T = k); cut episodes have T = limit + 1
+    lengths[limit] += survive[-1]  # index k - 1 holds P(T = k); truncated episodes have T = limit + 1
     initial = parts.base.initial[parts.outside_states]
     stationary_ends = rho[(limit + 1) * n :]
     recent = np.zeros(limit + 1)  # v(t - 1), v(t - 2), ..., v(t - limit - 1)

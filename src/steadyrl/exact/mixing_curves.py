@@ -1,4 +1,4 @@
-"""A picture of how a process approaches its steady state, drawn with matplotlib."""
+"""A figure of how a process approaches its steady state, drawn with matplotlib."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def mixing_curves(
     tolerance: float = 0.01,
     episodes: float = 8.0,
 ) -> None:
-    """Draw the distance to the steady state over time, raw and perturbed, in one picture.
+    """Draw the distance to the steady state over time, for the raw and the perturbed process, in one figure.
 
     Args:
         process: the learning process.
-        policy: [S, A].
-        perturbation: what to compare with; its curve is that of the states that are not null.
-        path: a .png, .svg or .pdf file.
-        title: what the process is.
-        tolerance: drawn as a line.
-        episodes: how many average episode lengths to show.
+        policy: probabilities [S, A] of the actions in each state.
+        perturbation: the perturbation to compare with; its curve is the distance given that the state is not null.
+        path: the .png, .svg or .pdf file to write.
+        title: the title of the figure, such as the name of the process.
+        tolerance: the distance at which to draw a dashed line.
+        episodes: the length of the time axis, in mean episode lengths.
     """
     suffix = check_picture(path)
     figure, [axes] = new_figure()
@@ -58,7 +58,7 @@ def mixing_curves(
     axes.set_yscale("log")
     axes.set_ylim(max(min(raw.min(), given.min()), tolerance / 30) / 1.5, 1.5)
     axes.set_xlim(0, time[-1])
-    axes.set_xlabel("time in average episode lengths, t / E[T]")
+    axes.set_xlabel("time in mean episode lengths, t / E[T]")
     axes.set_ylabel("distance to the steady state (total variation)")
     axes.set_title(f"{title}\nE[T] = {mean:.4g}" if title else f"E[T] = {mean:.4g}", loc="left", fontsize=11)
     axes.legend(frameon=False)
@@ -66,7 +66,7 @@ def mixing_curves(
 
 
 def _crossing(distance: Array, tolerance: float, mean: float) -> str:
-    """Return when the curve stays below the tolerance, as far as it is drawn."""
+    """Return from when on the curve stays below the tolerance, as far as it is drawn."""
     above = np.flatnonzero(distance >= tolerance)
     if len(above) and above[-1] == len(distance) - 1:
         return f"above {tolerance:g} all the time"

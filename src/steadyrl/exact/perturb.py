@@ -1,13 +1,13 @@
 """Perturbation of episode starts: a detour through null states that mixes phases and changes nothing else.
 
-After every terminal state the process spends G steps in a null state, G independent of all else, before
-the episode's first state. Values do not change (reward 0, gamma 1 on the way) and neither does the
+After every terminal state the process spends G steps in a null state, G independent of everything else, before
+the episode's first state. Values do not change (null steps have reward 0 and gamma 1) and neither does the
 stationary distribution of the other states, for *any* distribution of G (Theorem 3):
 
     one-step epsilon (Definition 2):   P(G = 1) = epsilon, P(G = 0) = 1 - epsilon
     recursive epsilon (section 6.2):   P(G = k) = (1 - epsilon) epsilon^k,  E[G] = epsilon / (1 - epsilon)
 
-Nothing need be simulated to have it: a recorded trajectory is perturbed by renumbering its times.
+No new simulation is needed: a recorded trajectory is perturbed by renumbering its times (`renumber`).
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ class CoupledSample:
     """The four sequences of Algorithm 1; the null state has the number that it has in `perturb(process, ...)`."""
 
     zeta: NDArray[np.int64]
-    """s_0, ..., s_steps of the raw process."""
+    """The states s_0, ..., s_steps of the raw process."""
     zeta_plus: NDArray[np.int64]
-    """The same trajectory with null states inserted: longer, a trajectory of the perturbed process."""
+    """The same trajectory with null states inserted, which is a trajectory of the perturbed process."""
     delta: NDArray[np.int64]
-    """Delta_t, the null states among zeta_plus_0, ..., zeta_plus_{t-1}, for t = 0, ..., steps."""
+    """Delta_t, the number of null states among zeta_plus_0, ..., zeta_plus_{t-1}, for t = 0, ..., steps."""
     z: NDArray[np.int64]
-    """z_t = s_{t - Delta_t}; it is zeta_plus_t wherever that is not null."""
+    """The states z_t = s_{t - Delta_t}; z_t is zeta_plus_t wherever the latter is not null."""
 
 
 def coupled_sampling(
@@ -101,7 +101,7 @@ def coupled_sampling(
     """Run Algorithm 1 for t = 0, ..., steps.
 
     A detour follows each terminal state of zeta. (The paper's line 7 asks whether s+_{t-1} is terminal; as its own
-    table shows, what is meant is the last state appended so far, s_{t-1}.) A recursive perturbation inserts as many
+    table shows, the last state appended so far, s_{t-1}, is meant.) A recursive perturbation inserts as many
     null states as its detour has steps.
     """
     require_terminal(process)
@@ -142,8 +142,8 @@ def renumber(ends: ArrayLike, perturbation: Perturbation, *, rng: np.random.Gene
     Args:
         ends: whether the state at each time of the trajectory is terminal; the first state must be, since a
             learning process starts at a terminal state and its first episode has a detour too.
-        perturbation: the detour after each terminal state.
-        rng: the source of the detours.
+        perturbation: the distribution of the detour after each terminal state.
+        rng: the random generator that draws the detours.
 
     Returns:
         Increasing times, one for each recorded state; at the times between them the process is null.
@@ -156,7 +156,7 @@ def renumber(ends: ArrayLike, perturbation: Perturbation, *, rng: np.random.Gene
     terminal = np.asarray(ends, dtype=bool)
     if terminal.ndim != 1 or not len(terminal) or not terminal[0]:
         raise PerturbationError(
-            "ends must be a list of flags, one a time step, and the first True: a learning process starts at a "
+            "ends must be a list of flags, one per time step, and the first True: a learning process starts at a "
             "terminal state, and the first episode has its detour too"
         )
     detours = np.zeros(len(terminal), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Learning processes: the endless loop of episodes in which an agent learns, as a finite model.
+"""Learning processes: finite models of the endless loop of episodes in which an agent learns.
 
 The paper's M_L goes terminal state -> ... -> terminal state -> ... for ever. Its terminal states are
 not declared but found (Definition 1): the largest set of states that contains the initial ones
@@ -52,14 +52,15 @@ class LearningProcess:
         transitions: probabilities [A, S, S], or one [S, S] matrix for each action, dense or sparse; [a, s, t] is the
             probability of going from s to t with action a. A state that ends an episode leads to the first states
             of the next.
-        rewards: [S], received on arrival in a state, or [S, A], the expected reward of an action.
-        initial: [S], the distribution of the state at time 0, on terminal states.
-        names: a name for each state, for messages and tables; by default their numbers.
-        null: the number of the null state, or of several, of a perturbed process (see `perturb`). A null
-            state never counts as terminal, though its row may be that of a terminal state.
-        nonterminal: other states to leave out of the terminal ones. Definition 1's set is the largest, so it takes
-            in a state of mid-episode from which every action happens to lead where a reset does; an environment
-            that says where its episodes end knows better.
+        rewards: rewards [S], received on arrival in a state, or [S, A], the expected reward of an action.
+        initial: the distribution [S] of the state at time 0. A learning process starts at a terminal state, whose only
+            way on is the reset; for a model with a start state in mid-episode, use `from_mdp`.
+        names: a name for each state, used in messages and tables; by default its number.
+        null: the null state, or states, of a perturbed process (see `perturb`). A null state never counts as terminal,
+            though its row may be that of a terminal state.
+        nonterminal: other states that do not count as terminal. Definition 1's set of terminal states is the largest
+            possible, so it includes a mid-episode state from which every action happens to lead where a reset does.
+            An environment that says where its episodes end can exclude such states.
 
     Raises:
         ProcessError: if an array has the wrong shape, a row is not a distribution, or a value is not finite.
@@ -131,7 +132,7 @@ class LearningProcess:
 
     @property
     def transitions(self) -> tuple[Any, ...]:
-        """One sparse [S, S] matrix (csr_array) of probabilities an action."""
+        """The transition probabilities: one sparse [S, S] matrix (csr_array) per action."""
         if self._matrices is None:
             assert self._layers is not None
             self._matrices = tuple(read_only(m) for m in time_limit_layers.materialise(self._layers))
@@ -139,12 +140,12 @@ class LearningProcess:
 
     @property
     def rewards(self) -> Array:
-        """Rewards as given: [S] on arrival, or [S, A] expected."""
+        """The rewards as given: [S] on arrival, or [S, A] expected."""
         return self._rewards
 
     @cached_property
     def expected_rewards(self) -> Array:
-        """Expected reward [S, A] of each action, whichever way the rewards were given."""
+        """The expected reward [S, A] of each action, in whichever form the rewards were given."""
         if self._rewards.ndim == 2:
             return self._rewards
         return frozen(expected(self, self._rewards))
@@ -176,12 +177,12 @@ class LearningProcess:
 
     @property
     def layers(self) -> Layers | None:
-        """What a time-limited process is made of; None for any other."""
+        """The parts of a time-limited process; None for any other."""
         return self._layers
 
     @cached_property
     def reset(self) -> Array:
-        """The distribution [S] of the state after a terminal one; zeros if there is none."""
+        """The distribution [S] of the state after a terminal one; all zeros if no state is terminal."""
         row = np.zeros(self._n_states)
         if self._layers is not None:
             n_inside = len(self._layers.inside)
@@ -201,9 +202,9 @@ class LearningProcess:
         """Return the process whose episodes are cut after `n` actions (Gymnasium's TimeLimit).
 
         States become (state, step): state number k * N + i is the i-th of this process's N non-terminal
-        states after k actions, k = 0, ..., n - 1; then come N states in which the limit cut the
-        episode, terminal too; then the terminal states of this process. T is at most n + 1. The
-        transitions are built only if asked for: the analysis passes over the layers instead.
+        states after k actions, k = 0, ..., n - 1. After them come N terminal states in which the limit
+        has truncated the episode, and then the terminal states of this process. T is at most n + 1. The
+        large transition matrices are built only on request, since the analysis works layer by layer.
         """
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
             raise ProcessError(f"a time limit is a positive number of actions, not {n!r}")
@@ -221,7 +222,7 @@ class LearningProcess:
             shorter = min(int(n), self._layers.limit)
             return self if shorter == self._layers.limit else self._layers.base.with_time_limit(shorter)
         if (n + 1) * (self._n_states - int(self._terminal.sum())) > _MOST_STATES:
-            raise ProcessError(f"a limit of {n} actions on {self._n_states} states makes over {_MOST_STATES:,} of them")
+            raise ProcessError(f"a limit of {n} actions on {self._n_states} states makes over {_MOST_STATES:,} states")
         reset_reward(self)
         limited, layers = object.__new__(LearningProcess), Layers.of(self, int(n))
         limited._assemble(
@@ -246,15 +247,15 @@ class LearningProcess:
     ) -> LearningProcess:
         """Return the learning process of a Gymnasium environment that carries its model.
 
-        Any environment will do whose unwrapped object has `P` and `initial_state_distrib` (the toy-text
-        ones). States keep Gymnasium's numbers; a transition flagged terminated leads to a terminal state of
-        its own, numbered after them. See `steadyrl.toytext`.
+        The environment's unwrapped object must have `P` and `initial_state_distrib`, as the toy-text environments
+        do. States keep Gymnasium's numbers; a transition flagged terminated leads to a terminal state of
+        its own, numbered after them. See `steadyrl.exact.toy_text`.
 
         Args:
-            env_or_id: an environment, or the id of one (then `make_arguments` go to gymnasium.make).
+            env_or_id: an environment, or the id of one.
             time_limit: "spec" takes the limit from the environment's spec, if it has one; a number sets
                 it; None ignores it. A limit makes states (state, step): see `with_time_limit`.
-            make_arguments: for gymnasium.make, such as map_name="8x8".
+            make_arguments: keyword arguments for gymnasium.make, such as map_name="8x8"; they need an id.
         """
         from steadyrl.exact.toy_text import read_model
 
@@ -263,22 +264,22 @@ class LearningProcess:
         return process if limit is None else process.with_time_limit(limit)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the process to an npz file, without pickle, all or nothing."""
+        """Write the process to an npz file without pickle; the file is replaced only once the new one is complete."""
         save_arrays(path, "learning process", *self._content())
 
     @property
     def digest(self) -> str:
-        """Twelve letters that are the same for the same process, and others for another."""
+        """First 12 hex digits of the SHA-256 of the process."""
         header, arrays = self._content()
         found = sha256(repr(header).encode())
         for name, values in arrays.items():
-            numbers = values.astype(np.int64) if values.dtype.kind in "iu" else values  # however wide they came
+            numbers = values.astype(np.int64) if values.dtype.kind in "iu" else values  # of one width
             found.update(f"{name} {numbers.dtype.kind} {numbers.shape}".encode())
             found.update(np.ascontiguousarray(numbers).tobytes())
         return found.hexdigest()[:12]
 
     def _content(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Header and arrays of the file."""
+        """Return the header and the arrays that are saved."""
         if self._layers is not None:
             base, limit = self._layers.base, self._layers.limit
         else:
@@ -325,11 +326,11 @@ class LearningProcess:
 
 
 def reset_reward(process: LearningProcess) -> Array:
-    """Return the expected reward [A] of the reset, if rewards [S, A] give it one that is the same everywhere.
+    """Return the expected reward [A] of the reset, which rewards [S, A] must give alike to all terminal states.
 
     Raises:
-        ProcessError: if it depends on the terminal state, so that what an episode earns depends on how the one before
-            it ended.
+        ProcessError: if it depends on the terminal state, so that the return of an episode depends on how the previous
+            one ended.
     """
     states = np.flatnonzero(process.terminal)
     rows = process.rewards[states] if process.rewards.ndim == 2 else np.zeros((len(states), process.n_actions))
@@ -338,16 +339,16 @@ def reset_reward(process: LearningProcess) -> Array:
         odd = int(states[np.argmax(differs)])
         raise ProcessError(
             f"the reset has the expected rewards {rows[0].tolist()} after {process.name(int(states[0]))}, but "
-            f"{process.rewards[odd].tolist()} after {process.name(odd)}, another terminal state, so what an episode "
-            "earns depends on how the one before it ended; give rewards for ending in a state as rewards [S], received "
-            "on arrival, or as the expected reward of the action that leads there"
+            f"{process.rewards[odd].tolist()} after {process.name(odd)}, another terminal state, so the return of an "
+            "episode depends on how the previous one ended; give rewards for ending in a state as rewards [S], "
+            "received on arrival, or as the expected reward of the action that leads there"
         )
     result: Array = rows[0]
     return result
 
 
 def expected(process: LearningProcess, arrival: Array) -> Array:
-    """Return [S, A]: the expected value of `arrival` [S] in the state that an action leads to."""
+    """Return the expected value [S, A] of `arrival` [S] in the state that an action leads to."""
     if process.layers is not None:
         return time_limit_layers.expected(process.layers, arrival)
     return np.column_stack([matrix @ arrival for matrix in process.transitions])

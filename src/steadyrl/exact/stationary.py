@@ -2,7 +2,7 @@
 
 Every terminal state restarts the process from the same distribution, so episodes
 are the cycles of a renewal process, and a state's share of time is its expected
-visits in one episode over the average episode length (Theorem 1, Proposition 5):
+visits in one episode over the average episode length (Theorem 1, Proposition 4):
 
     rho(s) = E[visits to s] / E[T].
 
@@ -41,7 +41,7 @@ def expected_visits(process: LearningProcess, policy: ArrayLike) -> Array:
 
 
 def visits_of(chain: EpisodeChain) -> Array:
-    """Return the expected visits of a chain with the episodic discount."""
+    """Return the expected visits [S] in one episode, for a chain with the episodic discount."""
     process = chain.process
     if process.layers is not None:
         return time_limits.visits(process.layers, chain.policy)
@@ -57,7 +57,7 @@ def visits_of(chain: EpisodeChain) -> Array:
 
 
 def average_episode_length(process: LearningProcess, policy: ArrayLike) -> float:
-    """Return E[T], the expected transitions from one terminal state to the next.
+    """Return E[T], the expected number of transitions from one terminal state to the next.
 
     The reset counts: an episode of three actions in Gymnasium has T = 4.
 
@@ -91,7 +91,7 @@ def stationary_distribution(process: LearningProcess, policy: ArrayLike) -> Arra
 
 
 def mean_recurrence_times(process: LearningProcess, policy: ArrayLike) -> Array:
-    """Return E[T_s], the expected steps from each state back to itself, [S]; inf where unreachable.
+    """Return E[T_s], the expected number of steps from each state back to itself, [S]; inf where unreachable.
 
     Example:
         >>> from steadyrl import gallery
@@ -107,7 +107,7 @@ def mean_recurrence_times(process: LearningProcess, policy: ArrayLike) -> Array:
 def period(process: LearningProcess, policy: ArrayLike) -> int:
     """Return the greatest common divisor of all possible episode lengths.
 
-    The process converges to its stationary distribution if and only if it is 1 (Lemma 3.1).
+    The process converges to its stationary distribution if and only if the period is 1 (Lemma 2.1).
 
     Example:
         >>> from steadyrl import gallery
@@ -134,7 +134,7 @@ def cyclic_classes(chain: EpisodeChain) -> tuple[int, NDArray[np.int64]]:
 
 
 def _merged(chain: EpisodeChain) -> tuple[sp.csr_array, int]:
-    """Return the graph of reachable states with all terminal ones merged into the last, and its number."""
+    """Return the graph of reachable states with all terminal states merged into one, the last, and its number."""
     terminal = chain.process.terminal
     inside = np.flatnonzero(chain.reachable & ~terminal)
     label = np.full(chain.process.n_states, -1)

@@ -1,7 +1,7 @@
-"""One process, one policy: all that the exact analysis has to say, with a residual for every theorem.
+"""The whole exact analysis of one process under one policy, with a residual for every theorem.
 
-A residual is the difference between two sides of an equation of the paper, computed by different routes; it
-should be of the order of rounding (1e-12), or of a difference quotient's error (1e-7) for Theorem 5.
+A residual is the difference between the two sides of an equation of the paper, computed by different routes. It
+should be of the order of rounding (1e-12); for Theorem 5, of the error of a difference quotient (1e-7).
 """
 
 from __future__ import annotations
@@ -32,45 +32,55 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PolicySummary:
-    """What holds under one policy whose episodes end."""
+    """The analysis of one policy whose episodes end."""
 
     average_episode_length: float
+    """E[T], the reset included."""
     period: int
+    """The greatest common divisor of all possible episode lengths."""
     episode_performance: float
+    """J_epi, the expected sum of rewards in one episode."""
     steady_state_performance: float
+    """J_avg, the expected reward per step at steady state."""
     mixing_time: float | None
-    """None if it was not found within the permitted steps (see notes)."""
+    """The mixing time in steps, infinite for a periodic process; None if it was not found (see `notes`)."""
     epsilon: float | None
-    """Of the recursive perturbation; None where E[T] = 1 leaves none to choose, or the process is perturbed already."""
+    """Epsilon of the recursive perturbation; None if E[T] = 1 leaves no choice or the process is already perturbed."""
     perturbed_mixing_time: float | None
-    """Given that the state is not null; None without epsilon, or if it was not found."""
+    """The mixing time of the perturbed process given that the state is not null; None if there is none."""
     theorems: dict[str, float]
     """The residual of each statement of the paper."""
     notes: tuple[str, ...]
-    """What could not be found, and why."""
+    """What could not be computed, and why."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The size of a process, Definition 1, and what holds under one policy."""
+    """The size of a process, whether Definition 1 holds, and the analysis of one policy."""
 
     states: int
     actions: int
     terminal_states: int
     time_limit: int | None
+    """The number of actions after which episodes are truncated; None without a time limit."""
     homogeneous: bool
+    """Whether all initial states lead to the same states with the same probabilities."""
     finite: bool
-    """For every policy."""
+    """Whether the average episode length is finite for every policy."""
     finite_under_policy: bool
+    """Whether the average episode length is finite for the policy given."""
     message: str
+    """Whether Definition 1 holds, in a sentence."""
     witness: dict[int, tuple[int, ...]]
+    """Where Definition 1 fails: the states, with actions (see `EpisodicCheck.witness`)."""
     tolerance: float
+    """The total variation below which the process counts as mixed."""
     policy: PolicySummary | None
-    """None where this policy's episodes do not end."""
+    """The analysis of the policy; None if its episodes do not end."""
 
     @property
     def verdict(self) -> str:
-        """When data is at steady state, in a sentence."""
+        """When the data is at steady state, in a sentence."""
         found = self.policy
         if found is None:
             return "There is no steady state: under this policy episodes do not end."
@@ -85,9 +95,9 @@ class Summary:
                 f"; perturbed starts bring it there in {after:.3g}" if faster else "; perturbed starts would not help"
             )
         if math.isinf(found.mixing_time):
-            return f"As it is, the process never comes {within}{later}{' average episode lengths' if later else ''}."
+            return f"As it is, the process never comes {within}{later}{' mean episode lengths' if later else ''}."
         before = found.mixing_time / found.average_episode_length
-        return f"As it is, the process comes {within} after {before:.3g} average episode lengths{later}."
+        return f"As it is, the process comes {within} after {before:.3g} mean episode lengths{later}."
 
     @property
     def ok(self) -> bool:
@@ -103,13 +113,13 @@ class Summary:
 def summarise(
     process: LearningProcess, policy: ArrayLike, *, epsilon: float | None = None, tolerance: float = 0.01
 ) -> Summary:
-    """Return everything the exact analysis has to say about a process under a policy.
+    """Return the whole exact analysis of a process under a policy.
 
     Args:
         process: the learning process.
-        policy: [S, A].
-        epsilon: of the recursive perturbation; None takes the paper's 1 - 1/E[T].
-        tolerance: the distance at which the process counts as mixed.
+        policy: probabilities [S, A] of the actions in each state.
+        epsilon: epsilon of the recursive perturbation; by default the paper's 1 - 1/E[T].
+        tolerance: the total variation below which the process counts as mixed.
     """
     check_tolerance(tolerance)
     pi = as_policy(process, policy)
@@ -179,7 +189,7 @@ def _theorems(process: LearningProcess, pi: Array, mean: float) -> dict[str, flo
     scale = max(abs(per_episode), float(np.abs(process.rewards).max()) or 1.0)
     return {
         "Theorem 1: rho = rho M": float(np.abs(rho @ chain - rho).sum()),
-        "Proposition 5: E[T] rho(terminal) = 1": abs(mean * float(rho[process.terminal].sum()) - 1),
+        "Proposition 4: E[T] rho(terminal) = 1": abs(mean * float(rho[process.terminal].sum()) - 1),
         "Theorem 4: J_epi = J_avg E[T]": abs(per_episode - per_step * mean) / scale,
         "Theorem 5: gradient = difference quotient": _gradient_residual(process, pi),
     }
@@ -200,7 +210,7 @@ def _perturbed_theorems(
 
 
 def _gradient_residual(process: LearningProcess, pi: Array) -> float:
-    """Return how far Theorem 5's gradient is from J_epi's slope in its direction, relative to it."""
+    """Return the relative difference between Theorem 5's gradient and the slope of J_epi in its direction."""
     with np.errstate(divide="ignore"):
         logits = np.log(pi)
     gradient = steady_state_policy_gradient(process, logits)

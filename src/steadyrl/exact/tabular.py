@@ -14,7 +14,7 @@ from steadyrl.exact.time_limits import spread_policy
 Array = NDArray[np.float64]
 
 SUM_TOLERANCE = 1e-6
-"""How far a row may be from summing to one (single precision is common); it is then divided by its sum."""
+"""How far the sum of a row may be from one (single precision is common); the row is then divided by its sum."""
 
 
 def uniform_policy(process: LearningProcess) -> Array:
@@ -25,7 +25,7 @@ def uniform_policy(process: LearningProcess) -> Array:
 def softmax_policy(logits: ArrayLike) -> Array:
     """Return the policy pi(a|s) = exp(logits[s, a]) / sum_b exp(logits[s, b]).
 
-    A logit of -inf stands for an action that is never taken.
+    An action whose logit is -inf is never taken.
     """
     values = as_numbers("logits", logits, PolicyError)
     if values.ndim != 2:
@@ -46,9 +46,9 @@ def softmax_policy(logits: ArrayLike) -> Array:
 def extend_policy(process: LearningProcess, policy: ArrayLike) -> Array:
     """Return a policy for every state of the process, from one for fewer states.
 
-    Rows may be missing at the end for terminal and null states, where actions are ignored (so Gymnasium's [states,
-    actions] will do for `from_gymnasium`, and the raw process's policy for a perturbed one). For a process with a
-    time limit, `policy` may be that of the process without it; it is then repeated at every step.
+    Rows at the end may be missing if they belong to terminal and null states, where actions are ignored. So a policy
+    over Gymnasium's states is enough for `from_gymnasium`, and the raw process's policy for a perturbed process.
+    For a process with a time limit, `policy` may be that of the process without it; it is then repeated at every step.
 
     Example:
         >>> from steadyrl import gallery
@@ -64,7 +64,7 @@ def extend_policy(process: LearningProcess, policy: ArrayLike) -> Array:
 
 
 def _with_last_rows(process: LearningProcess, values: Array) -> Array:
-    """Return the policy with uniform rows for terminal and null states that it lacks at the end."""
+    """Return the policy with uniform rows appended for terminal and null states that are missing at the end."""
     ignored = process.terminal | process.null_states
     if values.ndim != 2 or len(values) >= process.n_states or not ignored[len(values) :].all():
         return values
@@ -72,10 +72,10 @@ def _with_last_rows(process: LearningProcess, values: Array) -> Array:
 
 
 def as_policy(process: LearningProcess, policy: ArrayLike) -> Array:
-    """Return the policy as an array whose rows sum to one, or say which row is no distribution.
+    """Return the policy as an array [S, A] whose rows sum to one.
 
     Raises:
-        PolicyError: naming the state, if shape, sign or sum is wrong.
+        PolicyError: if the shape is wrong or a row is not a distribution; the message names the state.
     """
     values = as_numbers("the policy", policy, PolicyError)
     shape = (process.n_states, process.n_actions)

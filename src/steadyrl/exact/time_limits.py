@@ -1,7 +1,7 @@
-r"""Time limits: a process whose states carry the number of actions taken, kept as what it is made of.
+r"""Time limits: processes whose states carry the number of actions taken, stored in parts rather than as one matrix.
 
 Within an episode such a process only goes forward, from one layer (all states after k actions) to the
-next, so everything about it is one pass over the layers with the matrices of the process without
+next, so every quantity takes one pass over the layers with the matrices of the process without
 the limit. A million layered states never become a million-row linear system.
 
     layer 0 --actions--> layer 1 --actions--> ... --actions--> layer n-1 --actions--> cut by the limit
@@ -35,15 +35,17 @@ class Layers:
     outside_states: NDArray[np.int64]
     """The base's terminal states, K of them."""
     onward: tuple[Any, ...]
-    """Transitions [N, N] between non-terminal states, an action each."""
+    """Transitions [N, N] between non-terminal states, one matrix per action."""
     ending: tuple[Any, ...]
-    """Transitions [N, K] to terminal states, an action each."""
+    """Transitions [N, K] to terminal states, one matrix per action."""
     start_inside: Array
+    """The probability [N] that a reset leads to each non-terminal state."""
     start_out: Array
+    """The probability [K] that a reset leads to each terminal state."""
 
     @classmethod
     def of(cls, base: LearningProcess, limit: int) -> Layers:
-        """Cut the base's transitions into those that go on and those that end an episode."""
+        """Split the base's transitions into those that continue and those that end an episode."""
         inside, outside = np.flatnonzero(~base.terminal), np.flatnonzero(base.terminal)
         rows = [matrix[inside] for matrix in base.transitions]
         return cls(
@@ -59,7 +61,7 @@ class Layers:
 
     @property
     def n_states(self) -> int:
-        """All layers, the states cut by the limit, the terminal states."""
+        """The number of states: all layers, the states truncated by the limit, and the terminal states."""
         return (self.limit + 1) * len(self.inside) + len(self.outside_states)
 
     def outside(self, values: Array) -> Array:
@@ -69,7 +71,7 @@ class Layers:
         return result
 
     def rewards(self) -> Array:
-        """The base's rewards on every layer; [S, A] rewards of a cut state are those of the reset."""
+        """Return the base's rewards on every layer; in a truncated state, rewards [S, A] are those of the reset."""
         rewards = self.base.rewards
         if rewards.ndim == 1:
             return np.concatenate([np.tile(rewards[self.inside], self.limit + 1), rewards[self.outside_states]])
@@ -123,7 +125,7 @@ def length_probabilities(layers: Layers, policy: Array) -> Array:
 
 
 def possible_lengths(layers: Layers, policy: Array) -> NDArray[np.int64]:
-    """Return every T that has a positive probability, however small: supports are followed, not numbers."""
+    """Return every T of positive probability, however small: supports are propagated, not probabilities."""
     n = len(layers.inside)
     taken = policy[: layers.limit * n].reshape(layers.limit, n, policy.shape[1]) > 0
     into = [matrix.astype(bool).T.tocsr() for matrix in layers.onward]
@@ -140,7 +142,7 @@ def possible_lengths(layers: Layers, policy: Array) -> NDArray[np.int64]:
 
 
 def expected(layers: Layers, arrival: Array) -> Array:
-    """Return [S, A]: what an action is expected to meet of `arrival` [S] in the next state."""
+    """Return the expected value [S, A] of `arrival` [S] in the state that an action leads to."""
     n = len(layers.inside)
     ahead = arrival[n : (layers.limit + 1) * n].reshape(layers.limit, n).T
     out = arrival[(layers.limit + 1) * n :]
@@ -159,11 +161,11 @@ def action_values(
     """Return Q [S, A] in one pass backward, and the discounted value of what a reset leads to.
 
     Args:
-        layers: the process.
-        policy: [S, A] over layered states.
+        layers: the time-limited process.
+        policy: probabilities [S, A] over layered states.
         rewards: expected rewards [S, A] over layered states.
-        discount: [S] over layered states.
-        terminal_values: the value of being in each terminal state, those cut by the limit first.
+        discount: gamma(s) over layered states, [S].
+        terminal_values: the value of each terminal state, those truncated by the limit first.
     """
     n = len(layers.inside)
     last = layers.limit * n
@@ -182,7 +184,7 @@ def action_values(
 
 
 def materialise(layers: Layers) -> list[Any]:
-    """Return the transitions as sparse [S, S] matrices, an action each, built in blocks."""
+    """Return the transitions as sparse [S, S] matrices, one per action, built in blocks."""
     n, k = len(layers.inside), len(layers.outside_states)
     total, limit = layers.n_states, layers.limit
     reset = np.concatenate([layers.start_inside, np.zeros(limit * n), layers.start_out])

@@ -1,7 +1,7 @@
-"""Models of Gymnasium's toy-text environments, as learning processes.
+"""Learning processes from the models that Gymnasium's toy-text environments carry.
 
-Such an environment carries `P[state][action] = [(probability, next state, reward, terminated), ...]` and
-`initial_state_distrib`. Gymnasium's states keep their numbers; what ends an episode becomes a state of
+Such an environment has `P[state][action] = [(probability, next state, reward, terminated), ...]` and
+`initial_state_distrib`. Gymnasium's states keep their numbers; a state that ends an episode gets a second number of
 its own, since the same number may also occur in mid-episode (in Taxi, a passenger dropped at the
 destination ends the episode, but the taxi can also stand there before).
 """
@@ -22,14 +22,14 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Model:
-    """The arrays of a learning process."""
+    """The arguments of a learning process."""
 
     transitions: list[Any]
     rewards: Array
     initial: Array
     names: list[str]
     nonterminal: list[int]
-    """Gymnasium says where episodes end, so no state of mid-episode is terminal, whatever its row."""
+    """All of Gymnasium's own states: Gymnasium says where episodes end, so no mid-episode state is terminal."""
 
 
 def read_model(

@@ -1,6 +1,6 @@
-"""The arrays of a learning process: checked once, at the edge, then trusted and read-only.
+"""The arrays of a learning process are checked once, when it is made; then they are trusted and read-only.
 
-Every complaint names the place and the value, and the usual mistake behind it where there is one.
+Every error names the place and the value, and the usual mistake behind it where there is one.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 SUM_TOLERANCE = 1e-9
-"""How far a row may be from summing to one; within it, the row is divided by its sum."""
+"""How far the sum of a row may be from one; the row is then divided by its sum."""
 
 SINGLE_SUM_TOLERANCE = 1e-6
-"""The same for single precision, which does not hold more digits."""
+"""The same for arrays in single precision, which has fewer digits."""
 
 ROW_TOLERANCE = 1e-9
 """Two rows are the same if they have the same support and entries that differ by this fraction at most."""
 
 
 def as_matrices(transitions: Any) -> list[Any]:
-    """Return one sparse [S, S] matrix an action, with rows that sum to one."""
+    """Return one sparse [S, S] matrix per action, with rows that sum to one."""
     if sp.issparse(transitions):
         raise ProcessError(
-            f"transitions is one sparse matrix of shape {transitions.shape}; give one an action, in a list"
+            f"transitions is one sparse matrix of shape {transitions.shape}; give one per action, in a list"
         )
     try:
         given = [m if sp.issparse(m) else np.asarray(m) for m in transitions]
@@ -62,7 +62,7 @@ def as_matrices(transitions: Any) -> list[Any]:
 
 
 def _normalised(matrix: Any, action: int, tolerance: float) -> Any:
-    """Return the matrix with rows that sum to one, or say which row does not."""
+    """Return the matrix with rows that sum to one, or raise an error that names the row that does not."""
     matrix.sum_duplicates()
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     bad = ~(np.isfinite(matrix.data) & (matrix.data >= 0))
@@ -123,7 +123,7 @@ def as_rewards(rewards: ArrayLike, n_states: int, n_actions: int) -> Array:
 
 
 def as_mask(what: str, given: int | Sequence[int] | None, n_states: int) -> Mask:
-    """Return which states are meant, [S]."""
+    """Return the states given by their numbers as a mask [S]."""
     mask = np.zeros(n_states, dtype=bool)
     if given is not None and np.size(given):
         states = np.atleast_1d(np.asarray(given))
@@ -163,7 +163,7 @@ def read_only(matrix: Any) -> Any:
 
 
 def one_row(matrices: Sequence[Any], terminal: Mask) -> tuple[Any, ...]:
-    """Return the matrices with the very same row in all terminal states, where they differ within the tolerance."""
+    """Return the matrices with exactly the same row in all terminal states, where rows differ within the tolerance."""
     states = np.flatnonzero(terminal)
     if not len(states):
         return tuple(matrices)

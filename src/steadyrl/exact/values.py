@@ -3,7 +3,7 @@
     Q(s, a) = E[R(s_1) + gamma(s_1) R(s_2) + gamma(s_1) gamma(s_2) R(s_3) + ...],   s_1 ~ P(s, a), then M_pi
 
 The discount gamma is a function of the state. With the *episodic* discount, 0 in terminal states and 1
-elsewhere, Q is what is expected until the end of the episode, and J_epi = V(any terminal state); with a
+elsewhere, Q is the expected sum of rewards until the end of the episode, and J_epi = V(any terminal state); with a
 constant one, values run on through resets into later episodes. The null state of a perturbed process is
 transparent: gamma = 1 there, whatever the constant (Definition 2).
 
@@ -31,8 +31,8 @@ def action_values(process: LearningProcess, policy: ArrayLike, discount: float |
 
     Args:
         process: the learning process.
-        policy: [S, A].
-        discount: None for the episodic discount, a constant below 1, or gamma(s) for every state, [S].
+        policy: probabilities [S, A] of the actions in each state.
+        discount: a constant below 1, or gamma(s) for every state, [S]; by default the episodic discount.
 
     Returns:
         Q [S, A]; nan where an action leads to unreachable states from which, under this policy,
@@ -57,7 +57,7 @@ def state_values(process: LearningProcess, policy: ArrayLike, discount: float | 
 
 
 def episode_performance(process: LearningProcess, policy: ArrayLike) -> float:
-    """Return J_epi, the expected sum of rewards in one episode, that of the terminal state included.
+    """Return J_epi, the expected sum of rewards in one episode, the reward on arrival in the terminal state included.
 
     Raises:
         NotEpisodicError: if, under this policy, some reachable state cannot reach a terminal state.

@@ -1,21 +1,21 @@
-"""Solving with one absorbing Markov chain: expected visits from the left, values from the right.
+"""Linear systems of one absorbing Markov chain: expected visits from the left, values from the right.
 
     visits:  x = b + x Q        values:  y = c + Q y
 
 Q holds the probabilities between the n states inside, `leave` those of going out; from every state
-there must be a way out. What is solved with is A = diag(d) - (Q without its diagonal), where
+there must be a way out. The matrix of both systems is A = diag(d) - (Q without its diagonal), where
 d(i) = sum_{j != i} Q(i, j) + leave(i) is a sum and not 1 - Q(i, i), so it keeps its digits. The
 cheapest way that is accurate is chosen:
 
 - *substitution*: the states have a topological order (time-limited processes): one pass;
 - *elimination*: up to `DENSE_STATES` states: subtraction-free, small error in every entry;
 - *factorisation*: sparse LU where the fill-in is bounded by a small envelope;
-- *multigrid*: beyond it.
+- *multigrid*: for all others.
 
 The last two are followed by refinement with residuals that are as good as in twice the precision, so that a long
 mean time to absorption (a tiny smallest eigenvalue of A) costs no digits. Where refinement does not converge, the
-next way takes over: factorisation for multigrid, elimination for factorisation; where that would be too large, an
-error says so rather than return digits that are not there.
+next method takes over: factorisation after multigrid, elimination after factorisation. If the chain is too large for
+elimination, an error is raised rather than an inaccurate result returned.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ DENSE_STATES = 600
 LARGEST_ELIMINATION = 6000  # states for which elimination is tried when all else fails: some 15 seconds
 _ENVELOPE_WORK = 1e10  # multiplications of a banded factorisation, above which multigrid goes first
 _REFINEMENTS = 25
-_KRYLOV_RTOL = (1e-9, 1e-5)  # of the first multigrid solve, and of each refinement
-_ACCURACY = 1e-14  # what refinement aims at, relative to the largest entry
-_ROUNDING = 1e-12  # a change below which its standing still is no failure
+_KRYLOV_RTOL = (1e-9, 1e-5)  # relative residuals: of the first multigrid solve, and of each refinement
+_ACCURACY = 1e-14  # the error at which refinement stops, relative to the largest entry
+_ROUNDING = 1e-12  # once changes are this small, refinement that stalls has not failed
 
 BEYOND_NUMBERS = (
     "the expected length of an episode is beyond 1e308 transitions, the largest number in double precision; add a time "
@@ -52,7 +52,7 @@ _Solve = Callable[[Array, float], Array | None]
 
 
 class AbsorbingChain:
-    """A solver for x = b + x Q and y = c + Q y; `method` names the way that was chosen."""
+    """A solver for x = b + x Q and y = c + Q y; `method` names the method in use."""
 
     def __init__(self, within: Any, leave: Array) -> None:
         off = sp.csr_array(within, dtype=float, copy=True)
@@ -98,7 +98,7 @@ class AbsorbingChain:
                     self._fall_back()
 
     def _certain(self, y: Array, rhs: Array, left: bool) -> bool:
-        """Return whether a solution is one: nothing negative from nothing negative, and what enters leaves."""
+        """Return whether a solution is plausible: non-negative for non-negative data, and as much leaves as enters."""
         if self.method in ("substitution", "elimination") or rhs.min() < 0:
             return True
         largest = float(np.abs(y).max())
@@ -137,7 +137,7 @@ class AbsorbingChain:
         def solve(rhs: Array, left: bool) -> Array:
             triangle = _with_c_integers(a.T.tocsr() if left else a)
             parts = [np.maximum(rhs, 0), np.maximum(-rhs, 0)] if rhs.min(initial=0) < 0 else [rhs]
-            # Signs apart: then nothing is ever subtracted.
+            # Positive and negative parts are solved for separately, so that nothing is ever subtracted.
             solved = spsolve_triangular(triangle, np.column_stack([part[order] for part in parts]), lower=left)
             result = np.empty(self._n)
             result[order] = solved[:, 0] - solved[:, 1] if len(parts) == 2 else solved[:, 0]
@@ -194,7 +194,7 @@ class AbsorbingChain:
         return None
 
     def _right_residual(self, y: Array, c: Array) -> Array:
-        """Return c - A y by differences of neighbours: rounding is relative to those, not to y."""
+        """Return c - A y from differences of neighbours, so that rounding is relative to those and not to y."""
         drop = self._off.data * (y[self._rows] - y[self._off.indices])
         residual: Array = c - self._sums(self._rows, drop) - self._leave * y
         return residual

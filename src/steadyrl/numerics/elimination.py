@@ -69,7 +69,7 @@ def factor(q: Array, leave: Array) -> Factors:
 
 
 def _eliminate(q: Array, e: Array, d: Array) -> None:
-    """Overwrite q with both factors, e with what leaves each state when it is eliminated, and d with the pivots."""
+    """Overwrite q with both factors, e with each state's exit rate when it is eliminated, and d with the pivots."""
     n = len(d)
     for start in range(0, n, _BLOCK):
         stop = min(start + _BLOCK, n)
@@ -87,7 +87,7 @@ def _eliminate(q: Array, e: Array, d: Array) -> None:
 
 
 def _by_sign(solve: Callable[[Array], Array], rhs: Array) -> Array:
-    """Solve for the positive and the negative part apart: each is then free of subtraction."""
+    """Solve for the positive and the negative part separately, so that neither involves a subtraction."""
     if rhs.min(initial=0.0) >= 0:
         return solve(rhs)
     parts = solve(np.column_stack([np.maximum(rhs, 0), np.maximum(-rhs, 0)]))

@@ -1,4 +1,4 @@
-"""Questions about the graph of a Markov chain or decision process, each in one linear pass or a few."""
+"""Graph algorithms for Markov chains and decision processes: reachability, periods, end components."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 _DAMPING = 2 / 3
 _COARSEST = 1000  # states that a direct solver takes over
 _SWEEPS = 2
-_MAX_GROWTH = 3.0  # entries of a coarse level against those of the level above it
+_MAX_GROWTH = 3.0  # most entries of a coarse level, as a multiple of those of the level above
 _MAX_ITERATIONS = 100
 
 
@@ -54,7 +54,7 @@ class Hierarchy:
     coarsest: Callable[[Array], Array] | None
 
     def precondition(self, b: Array) -> Array:
-        """Return roughly the solution of A y = b: one V-cycle."""
+        """Return an approximate solution of A y = b by one V-cycle."""
         scale = float(np.abs(b).max()) or 1.0
         return self._cycle((b / scale).astype(np.float32), 0).astype(float) * scale
 
@@ -102,7 +102,7 @@ def build(a: Any) -> Hierarchy:
 
 
 def solve(hierarchy: Hierarchy, rhs: Array, *, rtol: float) -> Array | None:
-    """Return y with A y = rhs to the relative residual `rtol`, None if it stalls."""
+    """Return y with A y = rhs to the relative residual `rtol`, or None if the iteration stalls."""
     a = hierarchy.matrix
     cycle = LinearOperator(a.shape, hierarchy.precondition, dtype=float)
     with np.errstate(all="ignore"):  # a breakdown shows as info != 0 or as a residual
@@ -144,7 +144,7 @@ def _strong_neighbours(a: Any, strength: float = 0.25) -> Any:
 
 
 def _aggregates(pattern: Any, rng: np.random.Generator) -> NDArray[np.int32]:
-    """Return each state's aggregate: roots more than two steps apart, the rest to a root near by."""
+    """Return each state's aggregate: roots are more than two steps apart, and other states join a root nearby."""
     n = pattern.shape[0]
 
     def largest_near(values: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -1,6 +1,6 @@
-"""Far ahead in a small Markov chain: powers M^1, M^2, M^4, ... by repeated squaring, kept for reuse.
+"""Distributions of a small Markov chain after many steps: M^1, M^2, M^4, ... by repeated squaring, kept for reuse.
 
-Rows are brought back to sum one after each squaring; else rounding errors of the total mass would double each time too.
+After each squaring the rows are divided by their sums; otherwise the rounding error of the total mass would double too.
 """
 
 from __future__ import annotations
