@@ -367,7 +367,7 @@ def test_the_commands_output_when_there_is_no_terminal(tmp_path):
         [sys.executable, "-m", "steadyrl", *arguments], capture_output=True, text=True, timeout=120, check=True
     )
     assert "backend serial: it was asked for" in done.stderr
-    assert re.search(r"300/300 episodes  [\d,]+ steps/s  E\[T\] \d+\.\d\d ± \d\.\d\d", done.stderr)
+    assert re.search(r"300/300 episodes  [\d,]+ steps/s  mean episode length \d+\.\d\d ± \d\.\d\d", done.stderr)
     assert "\x1b" not in done.stderr
     episodes = Episodes.load(out)
     assert episodes.lengths.max() == 15
@@ -387,7 +387,7 @@ def test_the_live_bar_shows_episodes_rate_and_the_running_average():
     collect_episodes("CartPole-v1", "uniform", 600, backend="serial", progress=stream)
     shown = stream.getvalue()
     assert "steps/s" in shown
-    assert re.search(r"E\[T\] \d+\.\d\d ± \d\.\d\d", shown)
+    assert re.search(r"length\s+\d+\.\d\d\s+±\s+\d\.\d\d", shown)
 
 
 def test_lost_blocks_come_first_and_workers_do_not_run_far_ahead():

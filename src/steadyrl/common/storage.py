@@ -1,107 +1,235 @@
-"""Files that people exchange: npz and JSON, never pickle, never half-written."""
+"""Files that people exchange: npz archives with a JSON header, never pickle, never half-written.
+
+The header holds the SHA-256 digest of every array (of its type, shape and bytes), so that damage anywhere in the file is
+noticed when it is loaded: other numbers, arrays that are missing, arrays that were not there. Before an array is read,
+its size is compared with that of the file, so that a small or damaged file cannot ask for all memory.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
 import os
-import tempfile
+import zipfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.lib import format as npy
 
+from steadyrl.common.files import locked, why_no_such_file, why_not_writable, write_atomically, written_atomically
 from steadyrl.errors import FileFormatError
+
+__all__ = [
+    "array_digest",
+    "load_arrays",
+    "locked",
+    "pack_archive",
+    "plain",
+    "readable",
+    "save_arrays",
+    "unpack_archive",
+    "unprefixed",
+    "unreadable",
+    "why_no_such_file",
+    "why_not_writable",
+    "with_prefix",
+    "write_atomically",
+    "written_atomically",
+]
+
+VERSION = 2
+"""Version of the files written; version 1 has no digests."""
+
+MOST, RATIO = 1 << 30, 1000
+"""An archive that would unpack to more than 1 GiB and to more than 1000 times its own size is refused."""
 
 _HEADER = "steadyrl"
 
 
-def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write `content` under a temporary name beside `path`, then rename it: all or nothing."""
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"the folder of {os.fspath(path)!r} does not exist")
-    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def why_not_writable(directory: Path) -> str | None:
-    """Return why no file can be written in a directory; None if one can."""
-    try:
-        with tempfile.TemporaryFile(dir=directory):
-            return None
-    except OSError as error:
-        return error.strerror or str(error)
-
-
-def plain(value: Any) -> Any:
-    """Return a value as JSON has it: numpy's numbers as Python's, and null for what is not finite.
-
-    Example:
-        >>> plain({"mixing time": np.inf, "lengths": (np.int64(3),)})
-        {'mixing time': None, 'lengths': [3]}
-    """
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def save_arrays(path: str | os.PathLike[str], kind: str, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
     """Write arrays and a JSON header as one npz file; the same content gives the same bytes."""
-    buffer = io.BytesIO()
-    head = json.dumps({"kind": kind, "version": 1, **header}, sort_keys=True)
-    np.savez_compressed(buffer, allow_pickle=False, **{_HEADER: np.array(head)}, **arrays)
-    write_atomically(path, buffer.getvalue())
+    write_atomically(path, pack_archive({**header, "kind": kind, "version": VERSION}, arrays))
 
 
 def load_arrays(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the header and the arrays of a file that `save_arrays` wrote."""
+    """Return the header and the arrays of a file that `save_arrays` wrote.
+
+    Raises:
+        FileFormatError: if the file is damaged, or holds something else.
+    """
     with open(path, "rb") as file:
-        try:
-            header, arrays = _read(file)
-        except Exception as error:  # zipfile, zlib and numpy raise a dozen types on damaged files
-            raise FileFormatError(
-                f"{os.fspath(path)!r} is not a file that steadyrl wrote, or it is damaged ({type(error).__name__}); "
-                "make it again"
-            ) from error
+        header, arrays = unpack_archive(file, repr(os.fspath(path)))
     if header.get("kind") != kind:
         raise FileFormatError(
             f"{os.fspath(path)!r} holds {header.get('kind')!r}, but {kind!r} was expected; "
             "load it with the class that saved it"
         )
-    if header.get("version") != 1:
+    if header.get("version") not in (1, VERSION):
         raise FileFormatError(
             f"{os.fspath(path)!r} has format version {header.get('version')!r} and this steadyrl reads "
-            "version 1; upgrade steadyrl to read it"
+            f"versions 1 and {VERSION}; upgrade steadyrl to read it"
         )
     return header, arrays
 
 
-def _read(file: BinaryIO) -> tuple[dict[str, Any], dict[str, Any]]:
-    with np.load(file, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    header = json.loads(str(arrays.pop(_HEADER)))
-    if not isinstance(header, dict):
-        raise TypeError("its header is not an object")
+def pack_archive(header: Mapping[str, Any], arrays: Mapping[str, Any], *, compressed: bool = True) -> bytes:
+    """Return an npz archive of arrays, with a JSON header that has their digests."""
+    values = {name: np.asarray(value) for name, value in arrays.items()}
+    digests = {name: array_digest(value) for name, value in values.items()}
+    head = np.array(json.dumps({**header, "arrays": digests}, sort_keys=True))
+    buffer = io.BytesIO()
+    if compressed:
+        np.savez_compressed(buffer, allow_pickle=False, **{_HEADER: head}, **values)
+        size = sum(value.nbytes for value in values.values()) + head.nbytes
+        if not _too_large(size, buffer.tell()):
+            return buffer.getvalue()
+        buffer = io.BytesIO()  # so regular that it would be refused on loading
+    np.savez(buffer, allow_pickle=False, **{_HEADER: head}, **values)
+    return buffer.getvalue()
+
+
+def unpack_archive(file: BinaryIO, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the header, without the digests, and the arrays of what `pack_archive` made, or raise FileFormatError."""
+    try:
+        arrays = _read(file)
+        header = json.loads(str(arrays.pop(_HEADER)))
+        if not isinstance(header, dict):
+            raise TypeError("its header is not an object")
+        digests = header.pop("arrays", None)
+        if digests is None and header.get("version") != 1:
+            raise ValueError("its header has no digests")
+        if digests is not None:
+            _verify(arrays, digests)
+    except MemoryError as error:
+        raise FileFormatError(f"{name} holds more than fits into memory, or it is damaged; make it again") from error
+    except Exception as error:  # zipfile, zlib and numpy raise a dozen types on damaged files
+        raise FileFormatError(
+            f"{name} is not a file that steadyrl wrote, or it is damaged ({type(error).__name__}: {error}); "
+            "make it again"
+        ) from error
     return header, arrays
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def array_digest(value: Any) -> str:
+    """Return the SHA-256 of an array's type, shape and bytes."""
+    array = np.asarray(value)
+    digest = hashlib.sha256(f"{array.dtype.str} {array.shape} ".encode())
+    digest.update(memoryview(np.ascontiguousarray(array)).cast("B") if array.size else b"")
+    return digest.hexdigest()
+
+
+def with_prefix(prefix: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arrays under names "prefix/name", so that several parts fit into one file.
+
+    Example:
+        >>> with_prefix("learner", {"weights": 1.0})
+        {'learner/weights': 1.0}
+    """
+    return {f"{prefix}/{name}": value for name, value in arrays.items()}
+
+
+def unprefixed(prefix: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arrays of one part, under their own names: the reverse of `with_prefix`.
+
+    Example:
+        >>> unprefixed("learner", {"learner/weights": 1.0, "critic/weights": 2.0})
+        {'weights': 1.0}
+    """
+    start = f"{prefix}/"
+    return {name.removeprefix(start): value for name, value in arrays.items() if name.startswith(start)}
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON can hold it: numpy's numbers become Python's, and what is not finite becomes null.
+
+    Example:
+        >>> plain({"mixing time": np.inf, "lengths": (np.int64(3),)})
+        {'mixing time': None, 'lengths': [3]}
+    """
+    return _plain(value, lambda number: None if not math.isfinite(number) else number)
+
+
+def readable(value: Any, digits: int = 12) -> Any:
+    """Return a value as JSON can hold it, with infinities as text and numbers to `digits` digits.
+
+    Example:
+        >>> readable({"mixing time": np.inf, "mean": 0.1 + 0.2})
+        {'mixing time': 'inf', 'mean': 0.3}
+    """
+    return _plain(
+        value, lambda number: float(f"{number:.{digits}g}") if math.isfinite(number) else str(number), arrays=True
+    )
+
+
+def unreadable(value: Any) -> Any:
+    """Return the numbers that `readable` turned into text as numbers again.
+
+    Example:
+        >>> unreadable({"mixing time": "inf"})
+        {'mixing time': inf}
+    """
+    if isinstance(value, dict):
+        return {key: unreadable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [unreadable(item) for item in value]
+    return float(value) if value in ("inf", "-inf", "nan") else value
+
+
+def _plain(value: Any, number: Any, *, arrays: bool = False) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, number, arrays=arrays) for key, item in value.items()}
+    if isinstance(value, list | tuple) or (arrays and isinstance(value, np.ndarray)):
+        return [_plain(item, number, arrays=arrays) for item in value]
+    if arrays and hasattr(value, "__dataclass_fields__"):
+        return _plain(vars(value), number, arrays=arrays)
+    if isinstance(value, np.generic):
+        value = value.item()
+    return number(value) if isinstance(value, float) else value
+
+
+def _read(file: BinaryIO) -> dict[str, Any]:
+    """Return all arrays of an npz archive, after a look at how much they say they hold."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    arrays: dict[str, Any] = {}
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        if _too_large(sum(entry.file_size for entry in entries), size):
+            raise ValueError("it would unpack to more than 1000 times its size")
+        for entry in entries:
+            name = entry.filename.removesuffix(".npy")
+            if name == entry.filename or name in arrays:
+                raise ValueError(f"its entry {entry.filename!r} is not an array, or is there twice")
+            with archive.open(entry) as content:
+                _require_honest(content, entry.file_size)
+            with archive.open(entry) as content:
+                arrays[name] = npy.read_array(content, allow_pickle=False)
+                if content.read(1):
+                    raise ValueError(f"its entry {entry.filename!r} holds more than an array")
+    return arrays
+
+
+def _require_honest(content: Any, size: int) -> None:
+    """Raise unless an array's header promises as many bytes as there are: numpy takes memory for what it promises."""
+    version = npy.read_magic(content)
+    reader = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
+    if reader is None:
+        raise ValueError(f"an array has format version {version}")
+    shape, _, dtype = reader(content)
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize != size - content.tell():
+        raise ValueError("the header of an array does not fit its size")
+
+
+def _verify(arrays: Mapping[str, Any], digests: Any) -> None:
+    if not isinstance(digests, dict) or set(digests) != set(arrays):
+        raise ValueError(f"it should hold {sorted(digests)} and holds {sorted(arrays)}")
+    wrong = [name for name, value in arrays.items() if array_digest(value) != digests[name]]
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)} differ from what was written")
+
+
+def _too_large(unpacked: int, packed: int) -> bool:
+    return unpacked > MOST and unpacked > RATIO * packed

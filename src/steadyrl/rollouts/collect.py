@@ -6,7 +6,6 @@ plan -> blocks, wherever they are run -> put together in order -> Episodes or Sa
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TextIO, TypeVar
@@ -16,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from steadyrl.common.checks import check_count
 from steadyrl.common.detours import Perturbation
-from steadyrl.common.progress import Progress, Silent, progress_for
+from steadyrl.common.progress import MeanLength, Progress, Rate, progress_for
 from steadyrl.errors import RolloutError
 from steadyrl.rollouts.blocks import Arrays, run_block
 from steadyrl.rollouts.checkpoints import Checkpoint
@@ -203,8 +202,7 @@ class _Run:
         return None
 
     def shown(self) -> Progress:
-        stream = sys.stderr if self.progress is True else self.progress or None
-        return Silent() if stream is None else progress_for(stream)
+        return progress_for(self.progress)
 
 
 def _execute(plan: Plan, fold: Fold[T], kind: Mapping[str, Any], run: _Run, notes: list[str]) -> T:
@@ -221,8 +219,11 @@ def _execute(plan: Plan, fold: Fold[T], kind: Mapping[str, Any], run: _Run, note
     note(f"backend {plan.backend}: {plan.reason}")
     shown.begin(plan.task.work.total, run.unit)
     try:
+        rate, mean = Rate(), MeanLength()
         for block in _in_order(plan, saved, note):
-            shown.advance(*fold.add(block))
+            finished, lengths, steps = fold.add(block)
+            mean.add(lengths)
+            shown.advance(finished, f"{rate.add(steps):,.0f} steps/s  {mean} (95%)")
     except BaseException:
         if saved is not None:
             saved.close()

@@ -1,0 +1,182 @@
+"""Files that are never half-written, and files and folders that only one run uses at a time.
+
+A file is written under a temporary name beside its own and then renamed. A process that is killed in between leaves the
+temporary file behind; the next process that writes into the same folder deletes it, once the one that made it is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from steadyrl.errors import RolloutError, SteadyrlError
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover  (Windows has no such locks)
+    fcntl = None  # type: ignore[assignment]
+
+_TEMPORARY = re.compile(r"\.steadyrl-(?P<machine>[0-9a-f]{8})-(?P<process>\d+)-[0-9a-f]{8}(\.\w+)?")
+_swept: set[str] = set()
+_locks: set[int] = set()
+
+
+def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file under a temporary name and rename it, so that it is complete or not there at all.
+
+    Raises:
+        OSError: if it cannot be written; the error names the file.
+    """
+    with written_atomically(path) as temporary, open(temporary, "wb") as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def written_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path beside `path`, with the same suffix, and rename the file written there at the end.
+
+    It is for libraries that write files by themselves. If the block raises, the temporary file is deleted and `path` is
+    as it was before.
+    """
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"the folder of {os.fspath(path)!r} does not exist")
+    delete_abandoned(target.parent)
+    suffix = target.suffix if re.fullmatch(r"\.\w{1,16}", target.suffix) else ""
+    temporary = target.parent / f".steadyrl-{_machine()}-{os.getpid()}-{secrets.token_hex(4)}{suffix}"
+    try:
+        yield temporary
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None and error.filename in (None, str(temporary)):
+            raise type(error)(error.errno, error.strerror, os.fspath(path)) from error
+        raise
+
+
+def delete_abandoned(folder: str | os.PathLike[str]) -> None:
+    """Delete temporary files that killed processes left in a folder; it is looked through once per process."""
+    where = os.path.realpath(folder)
+    if where in _swept:
+        return
+    _swept.add(where)
+    with contextlib.suppress(OSError), os.scandir(where) as entries:
+        for entry in entries:
+            match = _TEMPORARY.fullmatch(entry.name)
+            if match and match["machine"] == _machine() and not _lives(int(match["process"])):
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+
+
+def why_not_writable(directory: Path) -> str | None:
+    """Return why no file can be written in a directory, or None if one can."""
+    try:
+        delete_abandoned(directory)
+        with tempfile.TemporaryFile(dir=directory):
+            return None
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def why_no_such_file(path: str | os.PathLike[str]) -> str | None:
+    """Return why a file with this name cannot be written, or None if it can: its folder, the length of its name."""
+    target = Path(path)
+    try:
+        if target.is_dir():
+            return "it is a directory"
+        longest = os.pathconf(target.absolute().parent, "PC_NAME_MAX") if hasattr(os, "pathconf") else 255
+        length = len(os.fsencode(target.name))
+        if length > longest:
+            return f"its name has {length} bytes, and names in this folder may have {longest} at most"
+        with contextlib.suppress(FileNotFoundError):
+            os.lstat(target)
+    except (OSError, ValueError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return why_not_writable(target.absolute().parent)
+
+
+@contextlib.contextmanager
+def locked(path: str | os.PathLike[str], error: type[SteadyrlError] = RolloutError) -> Iterator[None]:
+    """Hold a file or a folder for this run alone; raise `error` if another run holds it.
+
+    A file that does not exist is created, empty; a folder must exist. The lock goes with the process, however that ends,
+    and is not inherited by processes that an environment starts. On file systems that know no locks there is none.
+    """
+    held = lock(path, error)
+    try:
+        yield
+    finally:
+        unlock(held)
+
+
+def lock(path: str | os.PathLike[str], error: type[SteadyrlError] = RolloutError) -> tuple[int, int]:
+    """Lock a file or folder as `locked` does, and return what `unlock` takes."""
+    while True:
+        flags = os.O_RDONLY if os.path.isdir(path) else os.O_RDWR | os.O_CREAT
+        descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0), 0o666)
+        try:
+            if fcntl is not None:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as problem:
+            os.close(descriptor)
+            raise error(
+                f"{os.fspath(path)!r} is in use by another run, which would be mixed with this one; wait for its end, "
+                "or name another place"
+            ) from problem
+        except OSError:
+            pass  # this file system has no locks
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                _locks.add(descriptor)
+                return descriptor, os.getpid()
+        os.close(descriptor)  # it was deleted or replaced in the meantime by the run that held it
+
+
+def unlock(held: tuple[int, int]) -> None:
+    """Give up a lock; in a forked process, which does not have it, do nothing."""
+    descriptor, process = held
+    if process == os.getpid() and descriptor in _locks:
+        _locks.discard(descriptor)
+        os.close(descriptor)
+
+
+def _forget_locks() -> None:
+    """In a forked process: close the copies of the locks, which would outlive the run that holds them."""
+    for descriptor in _locks:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _locks.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_locks)
+
+
+def _machine() -> str:
+    """Return eight letters for the machine and, in containers, the set of process numbers that we are in."""
+    try:
+        space: Any = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        space = 0
+    return hashlib.sha256(f"{socket.gethostname()} {space}".encode()).hexdigest()[:8]
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True

@@ -1,0 +1,201 @@
+"""Identity by content: what tells two environment factories, or two policies, apart.
+
+The fingerprint of a function is made of its code, its defaults, what it closes over and the plain values that it reads
+from its module; that of an object is made of its class and its state. Memory addresses, file names and line numbers do
+not enter, so the same script gives the same fingerprint in every process, and another lambda, or the same class with
+other parameters, gives another one.
+
+Where content does not say it all (a simulator behind a handle, state that changes while it acts), an attribute
+`steadyrl_identity` of the object, any text, is used instead of its content.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+_SCALARS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented))
+_DEEPEST = 100
+_GENERATORS = ("_np_random", "_np_random_seed")  # of Gymnasium's spaces: seeded by chance, reseeded before use
+
+
+def fingerprint(value: Any) -> str:
+    """Return 16 hexadecimal digits that depend on the content of a value alone.
+
+    Example:
+        >>> fingerprint(lambda: 1) == fingerprint(lambda: 1), fingerprint(lambda: 1) == fingerprint(lambda: 2)
+        (True, False)
+    """
+    return _digest(value, {}, []).hex()[:16]
+
+
+def readable_name(value: Any) -> str:
+    """Return a name for a function, class or object without a memory address, as in `partial(make_env, 3, wind=0.1)`.
+
+    Example:
+        >>> readable_name(functools.partial(sorted, reverse=True))
+        'partial(sorted, reverse=True)'
+    """
+    if isinstance(value, functools.partial):
+        named = (f"{key}={_shown(item)}" for key, item in value.keywords.items())
+        return f"partial({', '.join((readable_name(value.func), *map(_shown, value.args), *named))})"
+    if isinstance(value, types.MethodType):
+        return f"{readable_name(value.__self__)}.{value.__func__.__name__}"
+    return str(getattr(value, "__qualname__", None) or type(value).__qualname__)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, _SCALARS):
+        text = repr(value)
+        return text if len(text) <= 60 else f"{text[:57]}..."
+    return readable_name(value) if callable(value) else f"<{type(value).__qualname__}>"
+
+
+def _digest(value: Any, known: dict[int, tuple[bytes, Any]], within: list[int]) -> bytes:
+    """Return the SHA-256 of a value's type and of the digests of what it is made of.
+
+    Args:
+        value: anything.
+        known: digests of objects that were met before, by address; the objects are kept alive with them.
+        within: addresses of the objects that this one is a part of, so that a cycle is noticed.
+    """
+    if isinstance(value, _SCALARS):
+        return hashlib.sha256(f"{type(value).__name__} {value!r}".encode(errors="surrogatepass")).digest()
+    if id(value) in known:
+        return known[id(value)][0]
+    if id(value) in within or len(within) > _DEEPEST:
+        return hashlib.sha256(b"cycle").digest()
+    name = getattr(value, "steadyrl_identity", None)
+    if isinstance(name, str):
+        return hashlib.sha256(f"identity {name}".encode(errors="surrogatepass")).digest()
+    within.append(id(value))
+    try:
+        parts = list(_children(value))
+    except Exception:  # state that cannot be looked at from outside
+        parts = [type(value), "opaque"]
+    digests = [_digest(part, known, within) for part in parts]
+    within.pop()
+    result = hashlib.sha256(b"".join([type(value).__qualname__.encode(), b" ", *digests])).digest()
+    known[id(value)] = result, value
+    return result
+
+
+def _children(value: Any) -> Iterator[Any]:
+    """Yield what a value is made of, in an order that does not depend on hashes."""
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        yield from (value.dtype.str, value.shape, np.ascontiguousarray(value).tobytes())
+    elif isinstance(value, np.generic):
+        yield from (value.dtype.str, value.tobytes())
+    elif isinstance(value, types.ModuleType):
+        yield value.__name__
+    elif isinstance(value, type):
+        yield from _of_class(value)
+    elif isinstance(value, types.FunctionType):
+        yield from _of_function(value)
+    elif isinstance(value, types.CodeType):
+        yield from _of_code(value)
+    elif isinstance(value, types.MethodType):
+        yield from (value.__func__, value.__self__)
+    elif isinstance(value, types.BuiltinFunctionType):
+        yield from (value.__module__, value.__qualname__)
+        if not isinstance(value.__self__, types.ModuleType | type(None)):
+            yield value.__self__
+    elif isinstance(value, types.CellType):
+        yield from _of_cell(value)
+    elif isinstance(value, functools.partial):
+        yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, set | frozenset):
+        yield sorted(map(fingerprint, value))
+    elif isinstance(value, tuple | list) and type(value) in (tuple, list):
+        yield from value
+    elif type(value) in (dict, types.MappingProxyType):
+        yield from _of_mapping(value)
+    elif callable(getattr(value, "detach", None)) and callable(getattr(value, "numpy", None)):  # a tensor
+        yield np.asarray(value.detach().cpu().numpy())
+    else:
+        yield from _of_object(value)
+
+
+def _of_mapping(value: Mapping[Any, Any]) -> Iterator[Any]:
+    named = {key if isinstance(key, str) else f"{type(key).__name__} {fingerprint(key)}": key for key in value}
+    for name in sorted(named):
+        if name not in _GENERATORS:
+            yield from (name, value[named[name]])
+
+
+def _of_function(function: types.FunctionType) -> Iterator[Any]:
+    """Yield a function's code and the values that it was made with."""
+    yield from (function.__module__, function.__qualname__, function.__code__)
+    yield from (function.__defaults__, function.__kwdefaults__, function.__closure__)
+    for name in sorted(set(_names(function.__code__)) & function.__globals__.keys()):
+        value = function.__globals__[name]
+        here = getattr(value, "__module__", None) == function.__module__
+        if isinstance(value, types.FunctionType | type):
+            yield from (name, value if here and _is_own(function.__module__) else readable_name(value))
+        elif isinstance(value, types.ModuleType):
+            yield from (name, value.__name__)
+        elif isinstance(value, (*_SCALARS, tuple, list, dict, set, frozenset, np.ndarray, np.generic)):
+            yield from (name, value)
+
+
+def _of_class(kind: type) -> Iterator[Any]:
+    """Yield a class's name and, where it is not a library's, the functions and values in it."""
+    yield from (kind.__module__, kind.__qualname__)
+    if _is_own(kind.__module__) or "<locals>" in kind.__qualname__:
+        yield kind.__bases__
+        for name, part in sorted(vars(kind).items()):
+            part = getattr(part, "__func__", part)  # what a staticmethod or a classmethod wraps
+            part = part.fget if isinstance(part, property) else part
+            if isinstance(part, (types.FunctionType, *_SCALARS, tuple, list, dict, np.ndarray)) and (
+                name not in ("__module__", "__doc__", "__firstlineno__", "__dict__", "__weakref__")
+            ):
+                yield from (name, part)
+
+
+def _of_code(code: types.CodeType) -> Iterator[Any]:
+    yield from (code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_flags)
+    yield from (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount)
+    for constant in code.co_consts:
+        yield constant
+
+
+def _of_cell(cell: types.CellType) -> Iterator[Any]:
+    try:
+        yield cell.cell_contents
+    except ValueError:  # not yet filled
+        yield "empty"
+
+
+def _of_object(value: Any) -> Iterator[Any]:
+    """Yield an object's class and its state as pickle sees it; of what has no state that can be seen, the class."""
+    yield type(value)
+    try:
+        reduced = value.__reduce_ex__(4)
+    except Exception:  # a handle, a lock, a generator: nothing to be seen from outside
+        yield vars(value) if hasattr(value, "__dict__") else "opaque"
+        return
+    if isinstance(reduced, str):
+        yield reduced
+        return
+    yield reduced[0] if not isinstance(reduced[0], types.BuiltinFunctionType) else reduced[0].__qualname__
+    yield from (reduced[1], reduced[2] if len(reduced) > 2 else None)
+    for items in reduced[3:5]:
+        yield None if items is None else list(items)
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """Yield the names that code, and the code inside it, may read from its module."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _is_own(module: str | None) -> bool:
+    """Whether a module is a script or a notebook, whose content no version tells."""
+    return module in ("__main__", "__mp_main__")

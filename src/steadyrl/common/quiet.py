@@ -1,0 +1,39 @@
+"""Standard output kept free for results: what environments print goes to standard error.
+
+Simulators greet, and environments print, on standard output, where a command with --json writes its answer. Inside
+`output_to_stderr()` everything that this process and its libraries write to standard output goes to standard error, by
+file descriptor, so that C code cannot escape it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def output_to_stderr() -> Iterator[None]:
+    """Send all that is written to standard output to standard error, until the block ends."""
+    _flush()
+    try:
+        kept = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:  # there is no such descriptor: a process without a terminal
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+        return
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()  # type: ignore[union-attr]
