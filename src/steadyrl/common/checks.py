@@ -6,6 +6,7 @@ the value received and says what would do.
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,39 @@ from steadyrl.errors import RolloutError, SteadyrlError, ToleranceError
 
 Array = NDArray[np.float64]
 
+LARGEST = 2**63 - 1
+"""The largest whole number that arrays of 64-bit integers can hold."""
 
-def whole_number(name: str, value: Any, error: type[SteadyrlError], *, least: int = 1) -> int:
-    """Return a whole number as an int, or raise `error` if it is none, or below `least`.
+SUM_TOLERANCE = 1e-6
+"""How far the sum of a distribution may be from one: single precision is common."""
+
+
+def shown(value: Any, most: int = 80) -> str:
+    """Return the repr of a value for a message, shortened to about `most` characters."""
+    try:
+        text = repr(value)
+    except Exception:  # a number of more than 4,300 digits, or somebody's own __repr__
+        return f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= most else f"{text[: most - 10]}...{text[-7:]}"
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is one real number; True and False are not."""
+    return isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+
+
+def whole_number(name: str, value: Any, error: type[SteadyrlError], *, least: int = 1, most: int = LARGEST) -> int:
+    """Return a whole number as an int, or raise `error` if it is not one, below `least` or above `most`.
 
     Example:
         >>> whole_number("num_envs", np.int64(8), RolloutError)
         8
     """
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or value < least:
-        raise error(f"{name} is {value!r}; it must be a whole number, {least} or more")
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_)
+    if not whole or value < least:
+        raise error(f"{name} is {shown(value)}; it must be a whole number, {least} or more")
+    if value > most:
+        raise error(f"{name} is {shown(value)}; it must be a whole number, {most} at most")
     return int(value)
 
 
@@ -43,36 +67,77 @@ def as_steps(steps: Any, error: type[SteadyrlError]) -> int:
 def check_seed(seed: Any, error: type[SteadyrlError] = RolloutError) -> int:
     """Return the seed as an int, or raise `error`: a run can only be repeated if its seed is a whole number."""
     if isinstance(seed, bool | np.bool_) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise error(f"seed is {seed!r}; it must be a whole number, 0 or more, so that the run can be repeated")
+        raise error(f"seed is {shown(seed)}; it must be a whole number, 0 or more, so that the run can be repeated")
     return int(seed)
 
 
 def check_tolerance(tolerance: Any) -> float:
     """Return the tolerance as a float, or raise ToleranceError: a total variation lies above 0 and is at most 1."""
-    number = isinstance(tolerance, int | float | np.number) and not isinstance(tolerance, bool)
-    if not number or not 0 < tolerance <= 1:
+    if not is_number(tolerance) or not 0 < tolerance <= 1:
         raise ToleranceError(
-            f"tolerance is {tolerance!r}; it must be a distance (total variation) above 0 and at most 1, as in 0.01"
+            f"tolerance is {shown(tolerance)}; it must be a distance (total variation) above 0 and at most 1, as in "
+            "0.01"
         )
     return float(tolerance)
 
 
 def check_level(level: Any, error: type[SteadyrlError]) -> float:
     """Return a confidence level as a float, or raise `error` unless it lies strictly between 0 and 1."""
-    number = isinstance(level, int | float | np.number) and not isinstance(level, bool)
-    if not number or not 0 < level < 1:
-        raise error(f"level is {level!r}; a confidence level lies strictly between 0 and 1, as in 0.9")
+    if not is_number(level) or not 0 < level < 1:
+        raise error(f"level is {shown(level)}; a confidence level lies strictly between 0 and 1, as in 0.9")
     return float(level)
 
 
-def as_numbers(what: str, given: Any, error: type[SteadyrlError]) -> Array:
-    """Return an array of real numbers, or raise `error` saying what was given instead."""
+def plain_array(what: str, given: Any, error: type[SteadyrlError]) -> NDArray[Any]:
+    """Return the value as a numpy array, or raise `error` if doing so would lose a mask, a gradient or sparsity."""
     if sp.issparse(given):
         raise error(f"{what} is a sparse matrix; it must be an ordinary array: {what}.toarray()")
+    if np.ma.isMaskedArray(given):
+        raise error(
+            f"{what} is a masked array, whose masked entries have no value here; give {what}.filled(value), or "
+            f"{what}.compressed()"
+        )
+    if getattr(given, "requires_grad", False) is True:
+        raise error(
+            f"{what} is a tensor that requires grad, and no gradient flows through this function; give "
+            f"{what}.detach().cpu().numpy()"
+        )
+    return np.asarray(given)
+
+
+def as_numbers(what: str, given: Any, error: type[SteadyrlError]) -> Array:
+    """Return an array of real numbers, or raise `error` saying what was given instead.
+
+    Example:
+        >>> as_numbers("rewards", [0, 1], SteadyrlError).tolist()
+        [0.0, 1.0]
+    """
     try:
-        values = np.asarray(given)
+        values = plain_array(what, given, error)
         if values.dtype.kind not in "biuf":
-            raise TypeError(f"they are of type {values.dtype}")
+            raise TypeError(f"the entries are of type {values.dtype}")
         return values.astype(float)
-    except (TypeError, ValueError) as problem:
+    except SteadyrlError:
+        raise
+    except (TypeError, ValueError, OverflowError, RuntimeError) as problem:
         raise error(f"{what} must be an array of real numbers, not {type(given).__name__} ({problem})") from problem
+
+
+def as_distribution(what: str, given: Any, error: type[SteadyrlError]) -> Array:
+    """Return an array of probabilities, or raise `error` unless it is non-negative and sums to one.
+
+    The array is returned as it is, not divided by its sum.
+
+    Example:
+        >>> as_distribution("p", [0.5, 0.5], SteadyrlError).tolist()
+        [0.5, 0.5]
+    """
+    values = as_numbers(what, given, error)
+    bad = ~(np.isfinite(values) & (values >= -SUM_TOLERANCE))
+    if bad.any():
+        place = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise error(f"{what}[{', '.join(map(str, place))}] is {values[place]}; it must be a probability, from 0 to 1")
+    total = float(values.sum())
+    if abs(total - 1) > SUM_TOLERANCE:
+        raise error(f"{what} sums to {total!r}, not to 1; it must be a distribution")
+    return values

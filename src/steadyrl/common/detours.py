@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from steadyrl.common.checks import as_numbers
+from steadyrl.common.checks import as_numbers, is_number, shown, whole_number
 from steadyrl.errors import PerturbationError
 
 Array = NDArray[np.float64]
@@ -49,20 +49,19 @@ class Perturbation:
             object.__setattr__(self, "detour", _as_detour(self.detour))
             return
         epsilon = self.epsilon
-        if isinstance(epsilon, bool) or not isinstance(epsilon, int | float | np.floating) or not 0 < epsilon < 1:
+        if epsilon is None or not is_number(epsilon) or not 0 < epsilon < 1:
             raise PerturbationError(
-                f"epsilon is {epsilon!r}; it must lie strictly between 0 (no detour, no mixing) and 1 (a detour that "
-                "never ends); the paper uses Perturbation.for_average_episode_length(E[T]), that is 1 - 1/E[T]"
+                f"epsilon is {shown(epsilon)}; it must lie strictly between 0 (no detour, no mixing) and 1 (a detour "
+                "that never ends); the paper uses Perturbation.for_average_episode_length(E[T]), that is 1 - 1/E[T]"
             )
         object.__setattr__(self, "epsilon", float(epsilon))
 
     @classmethod
     def for_average_episode_length(cls, average_episode_length: float) -> Perturbation:
         """Return the paper's choice: recursive with epsilon = 1 - 1/E[T], which makes about half of all steps null."""
-        number = isinstance(average_episode_length, int | float | np.number)
-        if not number or not average_episode_length > 1 or not np.isfinite(average_episode_length):
+        if not is_number(average_episode_length) or not 1 < average_episode_length < float("inf"):
             raise PerturbationError(
-                f"average_episode_length is {average_episode_length!r}; E[T] must be finite and above 1, since "
+                f"average_episode_length is {shown(average_episode_length)}; E[T] must be finite and above 1, since "
                 "epsilon = 1 - 1/E[T] must lie between 0 and 1 (mind that E[T] counts the reset: Gymnasium's mean "
                 "length plus one)"
             )
@@ -86,6 +85,7 @@ class Perturbation:
 
     def detour_probabilities(self, longest: int) -> Array:
         """Return P(G = k) for k = 0, ..., longest."""
+        longest = whole_number("longest", longest, PerturbationError, least=0)
         k = np.arange(longest + 1)
         if self.detour is not None:
             return np.append(self.detour, np.zeros(longest + 1))[: longest + 1]
@@ -116,10 +116,10 @@ class Perturbation:
 
 
 def _as_detour(detour: tuple[float, ...]) -> tuple[float, ...]:
-    values = np.asarray(detour, dtype=float)
+    values = as_numbers("detour probabilities", detour, PerturbationError)
     if values.ndim != 1 or not np.isfinite(values).all() or (values < 0).any() or abs(values.sum() - 1) > 1e-9:
         raise PerturbationError(
-            f"detour probabilities must be non-negative and sum to 1, P(G = k) for k = 0, 1, ...; got {detour!r}"
+            f"detour probabilities must be non-negative and sum to 1, P(G = k) for k = 0, 1, ...; got {shown(detour)}"
         )
     last = int(np.flatnonzero(values)[-1])
     if last == 0:

@@ -21,6 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from steadyrl.common.checks import as_numbers
 from steadyrl.errors import PolicyError
 from steadyrl.exact.chain import episode_chain
 from steadyrl.exact.process import LearningProcess
@@ -152,15 +153,16 @@ def _parameterisation(
     if (logits is None) == (policy is None) or (policy is None) != (score is None):
         raise PolicyError("give either logits, or policy together with its score matrix")
     if logits is not None:
-        if np.shape(logits) != shape:
-            raise PolicyError(f"logits have shape {np.shape(logits)}, but the process needs {shape}")
-        return softmax_policy(logits), None
+        pi = softmax_policy(logits)
+        if pi.shape != shape:
+            raise PolicyError(f"logits have shape {pi.shape}, but the process needs {shape}")
+        return pi, None
     assert policy is not None
     pi = as_policy(process, policy)
     if sp.issparse(score):
         matrix = score.tocsr()
     else:
-        dense = np.asarray(score, dtype=float)
+        dense = as_numbers("score", score, PolicyError)
         if dense.shape[:2] != shape or dense.ndim != 3:
             raise PolicyError(f"score has shape {dense.shape}; it must be {shape} followed by the parameters")
         matrix = dense.reshape(-1, dense.shape[2])

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.linalg import ArpackNoConvergence, eigs
 
-from steadyrl.common.checks import as_numbers, as_steps, check_tolerance
+from steadyrl.common.checks import as_distribution, as_steps, check_tolerance, whole_number
 from steadyrl.errors import MixingTimeError, SteadyrlError
 from steadyrl.exact import time_limits
 from steadyrl.exact.chain import EpisodeChain, episode_chain, induced_chain
@@ -42,7 +42,7 @@ def total_variation(p: ArrayLike, q: ArrayLike) -> float:
         >>> total_variation([0.5, 0.5, 0.0], [0.5, 0.25, 0.25])
         0.25
     """
-    one, other = as_numbers("p", p, SteadyrlError), as_numbers("q", q, SteadyrlError)
+    one, other = as_distribution("p", p, SteadyrlError), as_distribution("q", q, SteadyrlError)
     if one.shape != other.shape:
         raise SteadyrlError(
             f"the distributions have shapes {one.shape} and {other.shape}; they must be over the same states"
@@ -115,7 +115,8 @@ def mixing_time(
         >>> mixing_time(*gallery.state_sweep(5))
         inf
     """
-    check_tolerance(tolerance)
+    tolerance = check_tolerance(tolerance)
+    max_steps = whole_number("max_steps", max_steps, MixingTimeError, least=0)
     d = period(process, policy)
     stream = _Distances(episode_chain(process, policy), given_not_null)
     if d > 1 and given_not_null and process.null is not None:
@@ -301,7 +302,7 @@ def _periodic_mixing_time(stream: _Distances, tolerance: float, max_steps: int) 
     for t in range(max_steps + 1):
         if stream.of(now[None, :])[0][0] >= tolerance:
             above = t
-        if furthest + total_variation(now, limits[t % d]) / shares.min() < tolerance:
+        if furthest + 0.5 * np.abs(now - limits[t % d]).sum() / shares.min() < tolerance:
             return above + 1
         now = forward @ now
     raise MixingTimeError(f"the distance given not null has not settled within {max_steps} steps; raise max_steps")

@@ -18,7 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from steadyrl.common.checks import as_steps
+from steadyrl.common.checks import as_numbers, as_steps
 from steadyrl.common.detours import Perturbation
 from steadyrl.errors import PerturbationError
 from steadyrl.exact.chain import induced_chain, require_terminal
@@ -153,7 +153,7 @@ def renumber(ends: ArrayLike, perturbation: Perturbation, *, rng: np.random.Gene
         >>> renumber(ends, Perturbation.from_detour([0, 0, 1]), rng=np.random.default_rng(0)).tolist()
         [0, 3, 4, 5, 8]
     """
-    terminal = np.asarray(ends, dtype=bool)
+    terminal = as_numbers("ends", ends, PerturbationError) != 0
     if terminal.ndim != 1 or not len(terminal) or not terminal[0]:
         raise PerturbationError(
             "ends must be a list of flags, one per time step, and the first True: a learning process starts at a "

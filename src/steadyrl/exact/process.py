@@ -24,6 +24,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from steadyrl.common.checks import whole_number
 from steadyrl.common.storage import load_arrays, save_arrays
 from steadyrl.errors import FileFormatError, ProcessError
 from steadyrl.exact import time_limits as time_limit_layers
@@ -206,8 +207,7 @@ class LearningProcess:
         has truncated the episode, and then the terminal states of this process. T is at most n + 1. The
         large transition matrices are built only on request, since the analysis works layer by layer.
         """
-        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-            raise ProcessError(f"a time limit is a positive number of actions, not {n!r}")
+        n = whole_number("the time limit", n, ProcessError)
         if self._null.any():
             raise ProcessError(
                 "this process is perturbed, and whether null steps count towards a time limit is ambiguous; "
@@ -219,12 +219,12 @@ class LearningProcess:
                 "its episodes have no start from which a limit could count; see check_episodic(process)"
             )
         if self._layers is not None:
-            shorter = min(int(n), self._layers.limit)
+            shorter = min(n, self._layers.limit)
             return self if shorter == self._layers.limit else self._layers.base.with_time_limit(shorter)
         if (n + 1) * (self._n_states - int(self._terminal.sum())) > _MOST_STATES:
             raise ProcessError(f"a limit of {n} actions on {self._n_states} states makes over {_MOST_STATES:,} states")
         reset_reward(self)
-        limited, layers = object.__new__(LearningProcess), Layers.of(self, int(n))
+        limited, layers = object.__new__(LearningProcess), Layers.of(self, n)
         limited._assemble(
             n_actions=self._n_actions,
             matrices=None,

@@ -121,7 +121,7 @@ def summarise(
         epsilon: epsilon of the recursive perturbation; by default the paper's 1 - 1/E[T].
         tolerance: the total variation below which the process counts as mixed.
     """
-    check_tolerance(tolerance)
+    tolerance = check_tolerance(tolerance)
     pi = as_policy(process, policy)
     for_all = check_episodic(process)
     for_this = check_episodic(process, pi)

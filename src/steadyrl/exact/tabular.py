@@ -6,15 +6,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 
-from steadyrl.common.checks import as_numbers
+from steadyrl.common.checks import SUM_TOLERANCE, as_numbers
 from steadyrl.errors import PolicyError
 from steadyrl.exact.process import LearningProcess
 from steadyrl.exact.time_limits import spread_policy
 
 Array = NDArray[np.float64]
-
-SUM_TOLERANCE = 1e-6
-"""How far the sum of a row may be from one (single precision is common); the row is then divided by its sum."""
 
 
 def uniform_policy(process: LearningProcess) -> Array:
