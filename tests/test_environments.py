@@ -86,7 +86,7 @@ def test_a_toy_text_environment_agrees_with_its_model():
 def test_an_episode_needs_an_action():
     with pytest.raises(ProcessError, match="no action"):
         ProcessEnv(gallery.state_sweep(1)[0])
-    with pytest.raises(ProcessError, match="at least 2 states"):
+    with pytest.raises(ProcessError, match="n is 1; it must be a whole number, 2 or more"):
         StateSweepEnv(1)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from steadyrl.common.checks import whole_number
 from steadyrl.errors import ProcessError
 from steadyrl.exact.process import LearningProcess
 
@@ -121,9 +122,7 @@ class StateSweepEnv(gymnasium.Env[Any, Any]):
     metadata = {"render_modes": []}  # noqa: RUF012
 
     def __init__(self, n: int = 20) -> None:
-        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 2:
-            raise ProcessError(f"n is {n!r}; a sweep needs at least 2 states, or its episodes have no action")
-        self.n = int(n)
+        self.n = whole_number("n", n, ProcessError, least=2)  # with one state, episodes would have no action
         self.observation_space = gymnasium.spaces.Discrete(self.n)
         self.action_space = gymnasium.spaces.Discrete(1)
         self._state = 0

@@ -23,6 +23,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from steadyrl.common.checks import whole_number
 from steadyrl.common.machine import cores
 from steadyrl.environments.sources import Source, as_source
 from steadyrl.errors import MissingExtraError, PoolError
@@ -45,9 +46,7 @@ class Pool:
     """
 
     def __init__(self, id: str, num_envs: int, num_threads: int | None, arguments: Mapping[str, Any]) -> None:
-        if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
-            raise PoolError(f"num_envs is {num_envs!r}; it must be a whole number, 1 or more")
-        self.id, self.num_envs = id, int(num_envs)
+        self.id, self.num_envs = id, whole_number("num_envs", num_envs, PoolError)
         self.num_threads = num_threads or cores()
         self._arguments = dict(arguments)
         config, *native = _known(id, self.num_envs, self._arguments)
