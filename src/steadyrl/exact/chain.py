@@ -39,7 +39,7 @@ def induced_chain(process: LearningProcess, policy: ArrayLike) -> Any:
     return chain
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EpisodeChain:
     """The chain M_pi with a discount, read as a probability: on arrival in s an episode is dropped with 1 - gamma(s).
 

@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.csgraph import connected_components
 
+from steadyrl.common.values import hash_values, same_values
 from steadyrl.exact.chain import episode_chain, name_states, why_not_homogeneous
 from steadyrl.exact.process import LearningProcess
 from steadyrl.exact.tabular import as_policy
@@ -28,7 +29,7 @@ _TRIVIAL = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class EpisodicCheck:
     """What `check_episodic` found."""
 
@@ -49,6 +50,16 @@ class EpisodicCheck:
 
     def __bool__(self) -> bool:
         return self.ok
+
+    def __eq__(self, other: object) -> bool:
+        return same_values(self, other)
+
+    def __hash__(self) -> int:
+        return hash_values(self)
+
+    def __repr__(self) -> str:
+        where = f", witness: {_count(len(self.witness), 'state')}" if self.witness else ""
+        return f"EpisodicCheck(homogeneous={self.homogeneous}, finite={self.finite}{where})"
 
 
 def check_episodic(process: LearningProcess, policy: ArrayLike | None = None) -> EpisodicCheck:
@@ -128,6 +139,10 @@ def _acyclic(graph: sp.csr_array, states: NDArray[np.bool_]) -> bool:
     within = graph[states][:, states]
     count, _ = connected_components(within, directed=True, connection="strong")
     return bool(count == within.shape[0] and not within.diagonal().any())
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _name_actions(actions: tuple[int, ...]) -> str:

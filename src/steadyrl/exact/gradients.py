@@ -97,7 +97,7 @@ def classic_gradient(
     return _along_scores(visits / visits.sum(), pi, q, score)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GradientBias:
     """How an estimated direction of ascent compares with the true gradient."""
 
@@ -107,6 +107,10 @@ class GradientBias:
     """Angle between them, in degrees."""
     length_ratio: float
     """Length of the estimate over the length of the true gradient."""
+
+    def __repr__(self) -> str:
+        numbers = f"cosine={self.cosine:.4g}, angle={self.angle:.4g} degrees, length_ratio={self.length_ratio:.4g}"
+        return f"GradientBias({numbers})"
 
 
 def gradient_bias(

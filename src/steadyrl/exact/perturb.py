@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from steadyrl.common.checks import as_numbers, as_steps
 from steadyrl.common.detours import Perturbation
+from steadyrl.common.values import hash_values, same_values
 from steadyrl.errors import PerturbationError
 from steadyrl.exact.chain import induced_chain, require_terminal
 from steadyrl.exact.process import LearningProcess, reset_reward
@@ -76,7 +77,7 @@ def perturb(process: LearningProcess, perturbation: Perturbation) -> LearningPro
     return LearningProcess(matrices, rewards, initial, names=names, null=range(n, n + n_null), nonterminal=kept_out)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class CoupledSample:
     """The four sequences of Algorithm 1; the null state has the number that it has in `perturb(process, ...)`."""
 
@@ -88,6 +89,16 @@ class CoupledSample:
     """Delta_t, the number of null states among zeta_plus_0, ..., zeta_plus_{t-1}, for t = 0, ..., steps."""
     z: NDArray[np.int64]
     """The states z_t = s_{t - Delta_t}; z_t is zeta_plus_t wherever the latter is not null."""
+
+    def __eq__(self, other: object) -> bool:
+        return same_values(self, other)
+
+    def __hash__(self) -> int:
+        return hash_values(self)
+
+    def __repr__(self) -> str:
+        inserted = len(self.zeta_plus) - len(self.zeta)
+        return f"CoupledSample({len(self.zeta)} states of the raw process, {inserted} null states inserted)"
 
 
 def coupled_sampling(

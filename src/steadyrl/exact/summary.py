@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from steadyrl.common.checks import check_tolerance
 from steadyrl.common.detours import Perturbation
 from steadyrl.common.storage import plain
+from steadyrl.common.values import hash_values, same_values
 from steadyrl.errors import MixingTimeError
 from steadyrl.exact.chain import induced_chain
 from steadyrl.exact.conditions import check_episodic
@@ -30,7 +31,7 @@ from steadyrl.exact.values import action_values, episode_performance, steady_sta
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class PolicySummary:
     """The analysis of one policy whose episodes end."""
 
@@ -53,8 +54,18 @@ class PolicySummary:
     notes: tuple[str, ...]
     """What could not be computed, and why."""
 
+    def __eq__(self, other: object) -> bool:
+        return same_values(self, other)
 
-@dataclass(frozen=True)
+    def __hash__(self) -> int:
+        return hash_values(self)
+
+    def __repr__(self) -> str:
+        mixed = "not found" if self.mixing_time is None else f"{self.mixing_time:.10g}"
+        return f"PolicySummary(E[T]={self.average_episode_length:.6g}, period={self.period}, mixing_time={mixed})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Summary:
     """The size of a process, whether Definition 1 holds, and the analysis of one policy."""
 
@@ -77,6 +88,15 @@ class Summary:
     """The total variation below which the process counts as mixed."""
     policy: PolicySummary | None
     """The analysis of the policy; None if its episodes do not end."""
+
+    def __eq__(self, other: object) -> bool:
+        return same_values(self, other)
+
+    def __hash__(self) -> int:
+        return hash_values(self)
+
+    def __repr__(self) -> str:
+        return f"Summary({self.states} states, {self.actions} actions, ok={self.ok}, policy={self.policy!r})"
 
     @property
     def verdict(self) -> str:

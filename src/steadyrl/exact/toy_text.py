@@ -20,7 +20,7 @@ from steadyrl.errors import ProcessError
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Model:
     """The arguments of a learning process."""
 

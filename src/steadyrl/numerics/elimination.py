@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 _BLOCK = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Factors:
     """A = L U with L unit lower and U upper triangular, both M-matrices."""
 

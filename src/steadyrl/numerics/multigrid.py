@@ -31,7 +31,7 @@ _MAX_GROWTH = 3.0  # most entries of a coarse level, as a multiple of those of t
 _MAX_ITERATIONS = 100
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Level:
     """One level, in single precision: a preconditioner need not be exact, and its cost is memory traffic."""
 
@@ -45,7 +45,7 @@ class _Level:
         return cls(*(part.astype(np.float32) for part in (a, step, interpolate, restrict)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Hierarchy:
     """The levels of a multigrid preconditioner, finest first; `transposed` is the one for x A = b."""
 
