@@ -110,8 +110,8 @@ def why_no_such_file(path: str | os.PathLike[str]) -> str | None:
 def locked(path: str | os.PathLike[str], error: type[SteadyrlError] = RolloutError) -> Iterator[None]:
     """Hold a file or a folder for this run alone; raise `error` if another run holds it.
 
-    A file that does not exist is created, empty; a folder must exist. The lock goes with the process, however that ends,
-    and is not inherited by processes that an environment starts. On file systems that know no locks there is none.
+    A file that does not exist is created, empty; a folder must exist. The lock ends with the process, however that ends,
+    and is not inherited by processes that an environment starts. File systems that know no locks are used without.
     """
     held = lock(path, error)
     try:

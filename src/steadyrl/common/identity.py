@@ -160,8 +160,7 @@ def _of_class(kind: type) -> Iterator[Any]:
 def _of_code(code: types.CodeType) -> Iterator[Any]:
     yield from (code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_flags)
     yield from (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount)
-    for constant in code.co_consts:
-        yield constant
+    yield from code.co_consts
 
 
 def _of_cell(cell: types.CellType) -> Iterator[Any]:

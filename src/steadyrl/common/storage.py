@@ -1,8 +1,8 @@
 """Files that people exchange: npz archives with a JSON header, never pickle, never half-written.
 
-The header holds the SHA-256 digest of every array (of its type, shape and bytes), so that damage anywhere in the file is
-noticed when it is loaded: other numbers, arrays that are missing, arrays that were not there. Before an array is read,
-its size is compared with that of the file, so that a small or damaged file cannot ask for all memory.
+The header holds the SHA-256 digest of every array (of its type, shape and bytes), so that damage anywhere in the file
+is noticed when it is loaded: other numbers, arrays that are missing, arrays that were not there. Before an array is
+read, its size is compared with that of the file, so that a small or damaged file cannot ask for all memory.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ def array_digest(value: Any) -> str:
     """Return the SHA-256 of an array's type, shape and bytes."""
     array = np.asarray(value)
     digest = hashlib.sha256(f"{array.dtype.str} {array.shape} ".encode())
-    digest.update(memoryview(np.ascontiguousarray(array)).cast("B") if array.size else b"")
+    if array.size:
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 

@@ -1,8 +1,9 @@
-"""Policies: what acts, what is trained, and the files that hold them.
+"""Policies that act and can be trained, and the files that hold them.
 
-- `networks`: the policy protocol, uniform actions, and tanh networks in numpy; `tables` has tables [S, A]
-- `choosing`: the policy that a user names
-- `files`: policy files, by safetensors (`tensors`)
+- `networks`: the policy protocol, uniform actions, and tanh networks in numpy
+- `tables`: policies [S, A] of finite processes
+- `choosing`: turns what a user gives (a name, a file, an array, an object) into a policy
+- `files`: policy files; `tensors` reads and writes them with the safetensors library
 - `modules`: the same policies with gradients, in PyTorch, which is imported when they are first used
 """
 

@@ -1,4 +1,4 @@
-"""The policy that a user names: "uniform", "gaussian", a file, an array, or an object with `act`."""
+"""Turns what a user gives as a policy into one: "uniform", "gaussian", a file, an array, or an object with `act`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Array = NDArray[np.float64]
 def resolve_policy(
     policy: Any, observations: ObservationCodec, actions: ActionCodec, *, seed: int
 ) -> tuple[Policy, str]:
-    """Return the policy that a user named, and its name for the record."""
+    """Return the policy that the user asked for, and the name under which it is recorded."""
     if isinstance(policy, str) and policy == "uniform":
         return UniformPolicy(actions.space), "uniform"
     if isinstance(policy, str) and policy == "gaussian":

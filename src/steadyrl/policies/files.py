@@ -1,4 +1,4 @@
-"""Policy files: safetensors with metadata that say what the policy is.
+"""Policy files: safetensors files whose metadata describe the policy.
 
 A policy file is a safetensors file (a JSON header, then raw arrays) whose metadata says
 
@@ -7,10 +7,11 @@ A policy file is a safetensors file (a JSON header, then raw arrays) whose metad
 and which holds `layers.0.weight` [out, in], `layers.0.bias` [out], `layers.1.weight`, ... up to the output layer
 (the mean, or the logits of all actions), and for a Gaussian policy `log_std` [actions].
 
-A policy that normalises its observations, or makes several choices at once (MultiDiscrete), is of version "2": it also
-holds `observations.mean` and `observations.std` [in] with "limit" in the metadata, the size that a normalised value is
-kept within; and "choices" in the metadata, as in "3,2", the numbers of actions of each choice. Metadata of any version
-may have "environment", the id of what the policy was trained on.
+A policy that normalises its observations, or has MultiDiscrete actions, is of version "2". With normalisation the file
+also holds `observations.mean` and `observations.std` [in], and the metadata have "limit", the absolute value that
+normalised observations are clipped to. With MultiDiscrete actions the metadata have "choices", as in "3,2": the number
+of actions in each choice. Metadata of any version may have "environment", the id of the environment that the policy was
+trained on, and "sha256", the digest of everything else in the file, which is verified when the file is loaded.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def load_policy(path: str | os.PathLike[str], observations: ObservationCodec, ac
 
 
 def _require_whole(policy: NetworkPolicy, path: str | os.PathLike[str]) -> None:
-    """Refuse a policy whose arrays do not fit each other, or that could only act on garbage."""
+    """Raise FileFormatError if the shapes of the arrays do not fit each other, or some number is not finite."""
     layers = list(zip(policy.weights, policy.biases, strict=True))
     sound_layers = [weight.ndim == 2 and bias.shape == weight.shape[1:] for weight, bias in layers]
     wrong = [f"layer {i}" for i, sound in enumerate(sound_layers) if not sound]

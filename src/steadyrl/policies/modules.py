@@ -36,7 +36,7 @@ except ImportError as _error:  # pragma: no cover
 
 
 class NetworkModule(nn.Module, ABC):
-    """What Gaussian and categorical policies share: normalised observations, a tanh network, a numpy twin."""
+    """The common part of Gaussian and categorical policies: normalised observations, a tanh network, a numpy twin."""
 
     mean: Tensor
     std: Tensor
@@ -49,17 +49,17 @@ class NetworkModule(nn.Module, ABC):
         self.register_buffer("mean", torch.zeros(observations.size, dtype=torch.float64))
         self.register_buffer("std", torch.ones(observations.size, dtype=torch.float64))
         self.limit: float | None = None
-        """What normalised observations are kept within; None: observations are not normalised."""
+        """The absolute value that normalised observations are clipped to; None if observations are not normalised."""
         self.environment = ""
 
     def normalise(self, mean: Any, std: Any, limit: float | None = None) -> None:
-        """See observations as (x - mean) / std, kept within +-limit (as before, or 10), from now on."""
+        """Normalise observations to (x - mean) / std, clipped to +-limit, by default the previous limit or 10."""
         self.mean.copy_(torch.as_tensor(mean))
         self.std.copy_(torch.as_tensor(std))
         self.limit = float(limit or self.limit or 10.0)
 
     def features(self, observations: Any) -> Tensor:
-        """Return observations as the network takes them: unit vectors for numbers, normalised."""
+        """Return the network's inputs: observations, normalised, with the numbers of Discrete ones as unit vectors."""
         x = torch.as_tensor(observations, device=self.mean.device)
         if self.observations.discrete and x.ndim == 1:
             numbers = x.long() - int(self.observations.space.start)
@@ -94,7 +94,7 @@ class NetworkModule(nn.Module, ABC):
         return NetworkPolicy(weights, biases, log_std, start, shape, seen, self.choices, environment=self.environment)
 
     def act(self, observations: Any, rng: np.random.Generator) -> Any:
-        """Return an action for each observation; for many calls take `numpy()` once."""
+        """Return an action for each observation; for many calls, convert the policy once with `numpy()`."""
         return self.numpy().act(observations, rng)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -248,7 +248,7 @@ def network(sizes: Sequence[int], *, rng: np.random.Generator, last_gain: float)
 
 
 def linears(layers: nn.ModuleList) -> list[nn.Linear]:
-    """Return the layers as what they are."""
+    """Return the layers with their type, for the type checker."""
     return cast("list[nn.Linear]", list(layers))
 
 

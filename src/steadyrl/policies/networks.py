@@ -1,4 +1,4 @@
-"""Policies that act on batches, in numpy alone: uniform, and networks with tanh hidden layers.
+"""Policies that act on batches and need numpy only: uniform actions, and networks with tanh hidden layers.
 
 Anything with `act(observations, rng) -> actions` is a policy: observations [B, d], flattened, in; actions [B, ...]
 out; all randomness from `rng`, the block's own generator.
@@ -31,7 +31,7 @@ HIDDEN = 64
 
 
 class Policy(Protocol):
-    """What the engine asks of a policy."""
+    """The interface that collecting asks of a policy."""
 
     def act(self, observations: Array, rng: np.random.Generator) -> Any:
         """Return one action for each observation."""
@@ -39,9 +39,10 @@ class Policy(Protocol):
 
 @dataclass(frozen=True)
 class UniformPolicy:
-    """Actions drawn evenly from the action space, whatever the observation.
+    """Draws actions uniformly from the action space, whatever the observation.
 
-    As Gymnasium's own sample(): a Box with one bound draws from a shifted exponential, with none from a normal.
+    Like Gymnasium's own `space.sample()`, it draws from a shifted exponential distribution where a Box has one bound, and
+    from a standard normal one where it has none.
     """
 
     space: Any
@@ -76,7 +77,7 @@ class UniformPolicy:
 
 @dataclass(frozen=True)
 class Normalisation:
-    """Observations are seen as (x - mean) / std, kept within +-limit."""
+    """Normalises observations to (x - mean) / std and clips them to +-limit."""
 
     mean: Array
     std: Array
@@ -92,24 +93,24 @@ class Normalisation:
 
 @dataclass(frozen=True)
 class NetworkPolicy:
-    """A network with tanh hidden layers; its outputs are a Gaussian's mean, or the logits of one or several choices."""
+    """A network with tanh hidden layers that outputs the mean of a Gaussian, or the logits of one or several choices."""
 
     weights: tuple[Array, ...]
-    """[in, out] of each layer."""
+    """The weight matrix [in, out] of each layer."""
     biases: tuple[Array, ...]
     log_std: Array | None
     """Logarithm of a Gaussian's standard deviations; None for a categorical policy."""
     start: Any = 0
-    """The number of a categorical policy's first action; of each choice, for MultiDiscrete."""
+    """The number of a categorical policy's first action; for MultiDiscrete, one such number for each choice."""
     shape: tuple[int, ...] | None = None
     """The shape of one Gaussian or MultiDiscrete action, where it is not a plain vector."""
     normalisation: Normalisation | None = None
     choices: tuple[int, ...] | None = None
-    """The numbers of actions of each choice of MultiDiscrete."""
+    """For MultiDiscrete actions, the number of actions in each choice; otherwise None."""
     sampled: bool = True
-    """Whether actions are drawn; if not, they are the mean, or the likeliest."""
+    """Whether actions are sampled; if not, the policy takes the mean, or the most likely action."""
     environment: str = ""
-    """The id of the environment that the policy was trained on, where that is known."""
+    """The id of the environment that the policy was trained on, or "" if that is not known."""
 
     def outputs(self, observations: Array) -> Array:
         """Return the network's outputs, [B, out]."""
@@ -141,7 +142,7 @@ class NetworkPolicy:
         return (several if self.shape is None else several.reshape(-1, *self.shape)) + self.start
 
     def tensors(self) -> dict[str, Array]:
-        """Return all numbers of the policy, under their names in a policy file."""
+        """Return all arrays of the policy, under the names that they have in a policy file."""
         found = {}
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             found[f"layers.{i}.weight"], found[f"layers.{i}.bias"] = weight.T, bias
@@ -182,7 +183,7 @@ def random_gaussian_policy(observation_size: int, action_shape: tuple[int, ...],
 
 
 def action_outputs(actions: ActionCodec) -> tuple[int, tuple[int, ...] | None]:
-    """Return how many outputs a network needs for these actions, and the sizes of a MultiDiscrete's choices."""
+    """Return the number of outputs that a network needs for these actions, and the sizes of MultiDiscrete choices."""
     if isinstance(actions.space, spaces.Box):
         return int(np.prod(actions.shape)), None
     if isinstance(actions.space, spaces.Discrete):
@@ -192,14 +193,14 @@ def action_outputs(actions: ActionCodec) -> tuple[int, tuple[int, ...] | None]:
 
 
 def action_start(actions: ActionCodec) -> Any:
-    """Return the number of the first action, of each choice for MultiDiscrete; 0 for a Box."""
+    """Return the number of the first action (for MultiDiscrete, of each choice), which is 0 for a Box."""
     if isinstance(actions.space, spaces.Discrete):
         return int(actions.space.start)
     return actions.space.start if isinstance(actions.space, spaces.MultiDiscrete) else 0
 
 
 def action_shape(actions: ActionCodec) -> tuple[int, ...] | None:
-    """Return the shape of an action that is neither a number nor a plain vector; else None."""
+    """Return the shape of an action, or None if it is a single number or a plain vector."""
     return None if isinstance(actions.space, spaces.Discrete) else _beyond_vector(actions.shape)
 
 

@@ -1,4 +1,4 @@
-"""Tabular policies that act: one row of action probabilities for each state."""
+"""Tabular policies: one row of action probabilities for each state of a finite process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TabularPolicy:
         return cls(edges / edges[:, -1:])
 
     def likeliest(self) -> TabularPolicy:
-        """Return the policy that takes the likeliest action, the first of several."""
+        """Return the deterministic policy that takes the most likely action, and the first of several such actions."""
         probabilities = np.diff(self.cumulative, axis=1, prepend=0.0).round(12)
         return replace(self, cumulative=np.cumsum(np.eye(probabilities.shape[1])[probabilities.argmax(axis=1)], axis=1))
 

@@ -1,52 +1,72 @@
-"""Named arrays of floats with text metadata, as safetensors files."""
+"""Named arrays of floats with text metadata, as safetensors files that know when they are damaged.
+
+The metadata hold the SHA-256 digest of all names, types, shapes and bytes of the arrays and of all other metadata,
+since safetensors itself has no checksum: a changed weight would load as another weight.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import struct
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
-from steadyrl.common.storage import write_atomically
+from steadyrl.common.storage import array_digest, write_atomically
 from steadyrl.errors import FileFormatError
+
+DIGEST = "sha256"
+"""The name of the digest in the metadata; files of earlier versions have none."""
 
 
 def write_safetensors(path: str | os.PathLike[str], tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
-    """Write float arrays as a safetensors file."""
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
-    parts: list[bytes] = []
-    offset = 0
-    for name, tensor in tensors.items():
-        data = np.ascontiguousarray(tensor, dtype="<f8").tobytes()
-        header[name] = {"dtype": "F64", "shape": list(np.shape(tensor)), "data_offsets": [offset, offset + len(data)]}
-        parts.append(data)
-        offset += len(data)
-    head = json.dumps(header, sort_keys=True).encode()
-    head += b" " * (-len(head) % 8)
-    write_atomically(path, struct.pack("<Q", len(head)) + head + b"".join(parts))
+    """Write float arrays as a safetensors file; the same content gives the same bytes."""
+    arrays = {name: np.ascontiguousarray(tensor, dtype="<f8") for name, tensor in tensors.items()}
+    words = {name: str(text) for name, text in metadata.items() if name != DIGEST}
+    write_atomically(path, _in_order(save(arrays, {**words, DIGEST: content_digest(arrays, words)})))
 
 
 def read_safetensors(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the arrays and the metadata of a safetensors file of float32 or float64 tensors."""
-    types = {"F64": "<f8", "F32": "<f4"}
-    content = Path(path).read_bytes()
+    """Return the arrays and the metadata, without the digest, of a safetensors file of float32 or float64 tensors.
+
+    Raises:
+        FileFormatError: if it is not such a file, or does not have the digest that its metadata say.
+    """
     try:
-        (length,) = struct.unpack("<Q", content[:8])
-        header = json.loads(content[8 : 8 + length])
-        body = memoryview(content)[8 + length :]
-        metadata = header.pop("__metadata__", {})
-        if not isinstance(metadata, dict):
-            raise TypeError("its metadata are not an object")
-        tensors = {}
-        for name, entry in header.items():
-            begin, end = entry["data_offsets"]
-            tensors[name] = np.frombuffer(body[begin:end], types[entry["dtype"]]).reshape(entry["shape"])
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        with open(path, "rb"), safe_open(os.fspath(path), framework="numpy") as file:
+            metadata = dict(file.metadata() or {})
+            tensors = {name: np.asarray(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+        if any(tensor.dtype not in (np.float32, np.float64) for tensor in tensors.values()):
+            raise TypeError(f"it holds {sorted({str(tensor.dtype) for tensor in tensors.values()})}")
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError(
             f"{os.fspath(path)!r} is not a safetensors file of floats, or it is damaged ({error})"
         ) from error
+    expected = metadata.pop(DIGEST, None)
+    renamed = expected is None and any(re.fullmatch("[0-9a-f]{64}", text) for text in metadata.values())
+    if renamed or expected not in (None, content_digest(tensors, metadata)):
+        raise FileFormatError(
+            f"{os.fspath(path)!r} is damaged: its content does not have the digest that was written with it; save the "
+            "policy again"
+        )
     return tensors, metadata
+
+
+def content_digest(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> str:
+    """Return the SHA-256 of all names, types, shapes, bytes and metadata, whatever their order."""
+    content = {"tensors": {name: array_digest(tensor) for name, tensor in tensors.items()}, "metadata": dict(metadata)}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _in_order(content: bytes) -> bytes:
+    """Return a safetensors file with its header sorted: the library writes metadata in an order that changes."""
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.dumps(json.loads(content[8 : 8 + length]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return struct.pack("<Q", len(header)) + header + content[8 + length :]
