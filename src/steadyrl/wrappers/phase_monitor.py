@@ -46,6 +46,16 @@ class PhaseMonitor(VectorWrapper[Any, Any, Any, Any, Any]):
         self._warn = warn
         self._unseen = 0  # steps since it last looked
 
+    @property
+    def ages(self) -> Any:
+        """The ages of the environments now: 1 after a reset."""
+        return self._tracker.ages.copy()
+
+    @property
+    def phase(self) -> PhaseReport:
+        """What the last complete batch showed, as `report` returns it."""
+        return self._tracker.report()
+
     def report(self) -> PhaseReport:
         """Return what the last complete batch showed."""
         return self._tracker.report()
