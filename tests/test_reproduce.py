@@ -20,11 +20,11 @@ from steadyrl.exact import gallery
 from steadyrl.experiments import elsewhere, figure_2, figure_3, figure_3b
 from steadyrl.experiments.ascent import Ascent, Baseline, CommonNoise, every_step, squared_length
 from steadyrl.experiments.catalogue import EXPERIMENTS, named
-from steadyrl.experiments.convergence_curves import Plan
-from steadyrl.experiments.experiment import Experiment, Finding, Result, interval_text, plain, unplain
+from steadyrl.experiments.convergence_curves import CurveSettings
+from steadyrl.experiments.experiment import Experiment, Finding, Result, from_json, interval_text, to_json
 from steadyrl.experiments.pages import page_of, render_markdown, render_markdown_index, verdict
 from steadyrl.experiments.running import UNFINISHED, cost_text, draw, reproduce
-from steadyrl.experiments.workspace import Lab
+from steadyrl.experiments.workspace import Workspace
 from steadyrl.policies.modules import SoftmaxTable
 from steadyrl.sspg import steady_state_gradient
 
@@ -84,7 +84,9 @@ def test_gradient_check_says_when_it_cannot_tell(quick):
 
 
 def test_results_are_the_same_bytes_for_any_number_of_workers(tmp_path):
-    plan = Plan("CartPole-v1", "uniform", episodes=120, chunk=60, groups=4, points=20, rollouts=40, checks=(1.0,))
+    plan = CurveSettings(
+        "CartPole-v1", "uniform", episodes=120, chunk=60, groups=4, points=20, rollouts=40, checks=(1.0,)
+    )
     small = replace(elsewhere.EXPERIMENT, settings={"quick": elsewhere.Settings((plan,))})
     contents = []
     for i, (backend, workers) in enumerate((("serial", None), ("processes", 2))):
@@ -110,8 +112,8 @@ def scripted(calls, interrupt_at=None):
         calls.append(i)
         return {"value": float(i)}
 
-    def run(settings, lab):
-        found = [float(lab.arrays(f"part-{i}", lambda i=i: part(i))["value"]) for i in range(settings.parts)]
+    def run(settings, workspace):
+        found = [float(workspace.arrays(f"part-{i}", lambda i=i: part(i))["value"]) for i in range(settings.parts)]
         return {"sum": sum(found)}, {"parts": np.array(found)}
 
     def picture(result):
@@ -138,7 +140,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped_and_ends_with_the_same_byte
 def test_experiments_run_on_one_thread_of_linear_algebra_whose_number_the_last_digits_depend_on(tmp_path):
     seen: list[int] = []
 
-    def run(settings, lab):
+    def run(settings, workspace):
         seen.extend(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
         return {"sum": 3.0}, {"parts": np.zeros(1)}
 
@@ -159,7 +161,7 @@ def test_resume_skips_what_is_finished_and_runs_what_was_asked_differently(tmp_p
 
 
 def test_finished_blocks_of_a_collection_survive_an_interruption(tmp_path):
-    lab = Lab(0, tmp_path)
+    workspace = Workspace(0, tmp_path)
     seen = []
 
     class Interrupting:
@@ -173,7 +175,7 @@ def test_finished_blocks_of_a_collection_survive_an_interruption(tmp_path):
             return rng.integers(0, 2, len(observations))
 
     def episodes(policy):
-        return lab.episodes("part", "CartPole-v1", policy, 64, seed=1, block_size=16, backend="serial")
+        return workspace.episodes("part", "CartPole-v1", policy, 64, seed=1, block_size=16, backend="serial")
 
     with pytest.raises(KeyboardInterrupt):
         episodes(Interrupting(120))
@@ -228,7 +230,7 @@ def test_verdicts_are_counted():
 
 def test_infinities_survive_json():
     numbers = {"a": math.inf, "b": [1.5, -math.inf], "c": np.float64(2.0), "d": "text"}
-    assert unplain(json.loads(json.dumps(plain(numbers), allow_nan=False))) == {
+    assert from_json(json.loads(json.dumps(to_json(numbers), allow_nan=False))) == {
         "a": math.inf,
         "b": [1.5, -math.inf],
         "c": 2.0,
@@ -273,7 +275,7 @@ def test_every_step_of_complete_episodes_estimates_the_true_gradient():
 
 
 def test_common_noise_gives_the_same_episodes_to_the_same_policy_and_nearly_the_same_to_a_near_one(tmp_path):
-    ascent = Ascent(figure_2.HOPPER, Lab(0, tmp_path))
+    ascent = Ascent(figure_2.HOPPER, Workspace(0, tmp_path))
     first, again = (ascent.returns(f"r{i}", 12, seed=5) for i in range(2))
     np.testing.assert_array_equal(first, again)
     ascent.parameters = ascent.parameters + 1e-6
@@ -365,7 +367,7 @@ def test_figure_2_finds_what_is_there(step, power):
     table = ascent_of_known_slope(settings, noise=20.0)
     checks = {"0": {"time": 36, "rollouts": 100, "ratio": {"value": 1.0, "low": 0.9, "high": 1.1}}}
     numbers, arrays = figure_2._summarise(settings, table, checks)
-    result = Result("figure-2", "laptop", 0, plain(vars(settings)), unplain(plain(numbers)), arrays)
+    result = Result("figure-2", "laptop", 0, to_json(vars(settings)), from_json(to_json(numbers)), arrays)
     page = page_of(figure_2.EXPERIMENT, result)
     assert page.verdict == "agrees, in all 5 claims"
     late = numbers["windows"][1]
@@ -383,5 +385,5 @@ def test_figure_2_does_not_agree_with_a_wrong_gradient():
     for row in table:
         row["squared"] *= 2
     numbers, arrays = figure_2._summarise(settings, table, {})
-    result = Result("figure-2", "laptop", 0, plain(vars(settings)), unplain(plain(numbers)), arrays)
+    result = Result("figure-2", "laptop", 0, to_json(vars(settings)), from_json(to_json(numbers)), arrays)
     assert [found.verdict for found in figure_2.findings(result)][:2] == ["differs", "differs"]

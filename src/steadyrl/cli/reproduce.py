@@ -17,26 +17,36 @@ from steadyrl.experiments.running import reproduce as run_experiments
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help="An experiment's name, or 'all'; 'list' names them.")] = "all",
+    name: Annotated[str, typer.Argument(help="The name of an experiment, or 'all'; 'list' prints all names.")] = "all",
     scale: Annotated[
         str,
         typer.Option(
-            help="'quick' (minutes for all), 'laptop' (about 80 minutes on 2 cores), 'paper' (its own sizes)."
+            help="'quick' (minutes for all), 'laptop' (about 80 minutes on 2 cores) or 'paper' (the paper's sizes)."
         ),
     ] = "quick",
-    out: Annotated[Path, typer.Option(help="The folder of results, made if need be.")] = Path("results"),
+    out: Annotated[Path, typer.Option(help="The folder for results; it is created if it does not exist.")] = Path(
+        "results"
+    ),
     resume: Annotated[
-        bool, typer.Option("--resume", help="Skip what is finished in OUT and go on with what is not.")
+        bool, typer.Option("--resume", help="Skip finished experiments in OUT and continue unfinished ones.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of everything random; the same seed gives the same files.")] = 0,
-    backend: Annotated[str, typer.Option(help="'auto', 'serial', 'processes' or 'ray'.")] = "auto",
+    seed: Annotated[
+        int, typer.Option(help="Seed of all random numbers; the same seed and backend give the same files.")
+    ] = 0,
+    backend: Annotated[
+        str,
+        typer.Option(
+            help="'auto', 'serial', 'processes' or 'ray'. All give the same files, but where EnvPool is installed and "
+            "has an environment, 'auto' uses EnvPool, whose random numbers are others."
+        ),
+    ] = "auto",
     workers: Workers = None,
     address: Address = None,
 ) -> None:
     """Reproduce the paper: every figure, table and claim, beside what the paper says.
 
-    Writes, for each item, a result file (NAME.npz; its numbers also as NAME.json), the figure (NAME.svg, NAME.png) and
-    a page (NAME.html), and index.html. What is finished survives Ctrl-C; --resume goes on.
+    Writes a result file (NAME.npz; its numbers also as NAME.json), a figure (NAME.svg, NAME.png) and a page (NAME.html)
+    for each item, and index.html. Finished work survives Ctrl-C and SIGTERM; --resume continues from it.
 
     Examples:
     `steadyrl reproduce all --scale laptop --out results`
@@ -50,7 +60,7 @@ def reproduce(
     chosen = named(name)
     cost = cost_text(chosen, scale)
     if cost:
-        say(f"this takes {cost}; Ctrl-C keeps what is finished, and --resume goes on")
+        say(f"this takes {cost}; Ctrl-C keeps finished work, and --resume continues from it")
     try:
         pages = run_experiments(
             chosen,
@@ -66,7 +76,7 @@ def reproduce(
             say=say,
         )
     except KeyboardInterrupt:
-        say(f"interrupted; what is finished is kept in {out}: repeat the command with --resume to go on from it")
+        say(f"interrupted; finished work is kept in {out}: repeat the command with --resume to continue from it")
         raise typer.Exit(130) from None
     _print_pages([page for page in pages if page.name in {experiment.name for experiment in chosen}], out)
 

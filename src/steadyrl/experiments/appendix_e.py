@@ -26,7 +26,7 @@ from steadyrl.exact.stationary import average_episode_length, stationary_distrib
 from steadyrl.exact.tabular import softmax_policy
 from steadyrl.exact.values import action_values, episode_performance, steady_state_performance
 from steadyrl.experiments.experiment import Experiment, Finding, Result
-from steadyrl.experiments.workspace import Lab
+from steadyrl.experiments.workspace import Workspace
 
 Array = NDArray[np.float64]
 
@@ -43,12 +43,12 @@ class Settings:
     """Step size of the ascent in FrozenLake-v1 (without time limit); its gradients are small."""
     trap_updates: int = 400
     trap_rate: float = 0.2
-    """Step size of the ascent in the process that has the discounted update go the wrong way."""
+    """Step size of the ascent in the process in which the discounted update goes the wrong way."""
     delay: int = 24
-    """Steps that the larger reward of that process comes later."""
+    """Steps by which the larger reward of that process comes later."""
 
 
-def run(settings: Settings, lab: Lab) -> tuple[dict[str, Any], dict[str, Any]]:
+def run(settings: Settings, workspace: Workspace) -> tuple[dict[str, Any], dict[str, Any]]:
     """Check appendix E, follow the bias over training, and compare where ascents lead."""
     numbers: dict[str, Any] = {"identity": _identity(settings), "theorem 5": 0.0}
     arrays: dict[str, Any] = {}
@@ -58,7 +58,7 @@ def run(settings: Settings, lab: Lab) -> tuple[dict[str, Any], dict[str, Any]]:
         ("lake", lake, settings.lake_rate, settings.updates),
         ("trap", trap, settings.trap_rate, settings.trap_updates),
     ):
-        lab.say(f"appendix-e: ascents in {name}")
+        workspace.say(f"appendix-e: ascents in {name}")
         found = _follow(process, rate, updates, settings.discounts)
         numbers["theorem 5"] = max(numbers["theorem 5"], found.pop("theorem 5"))
         numbers[name] = {key: value for key, value in found.items() if not isinstance(value, np.ndarray)}
@@ -68,7 +68,7 @@ def run(settings: Settings, lab: Lab) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _identity(settings: Settings) -> dict[str, Any]:
-    """Both sides of appendix E's equation, the right-hand one by differences; and when it is grad J_avg."""
+    """Compute both sides of appendix E's equation (the right-hand one by differences), and when it is grad J_avg."""
     rng = np.random.default_rng(0)
     process, _ = gallery.wrong_way(delay=3)
     logits = rng.normal(size=(process.n_states, process.n_actions))
@@ -93,7 +93,7 @@ def _identity(settings: Settings) -> dict[str, Any]:
 
 
 def _bandit(*, moves: bool) -> LearningProcess:
-    """Three states to go through; actions earn, and (if `moves`) also skip a state."""
+    """Return a process of three states in a row; actions earn rewards and, if `moves`, also skip a state."""
     forward = np.array([[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [1, 0, 0, 0]], dtype=float)
     skip = np.array([[0, 1, 0, 0], [0, 0, 0, 1], [1, 0, 0, 0], [1, 0, 0, 0]], dtype=float)
     rewards = np.array([[0, 0], [1, 0.2], [0.3, 1], [6, 5.0]])
@@ -101,7 +101,7 @@ def _bandit(*, moves: bool) -> LearningProcess:
 
 
 def _cosine_with_average(process: LearningProcess, gamma: float) -> float:
-    """The cosine between what the estimator computes and grad J_avg, by differences."""
+    """Return the cosine between what the estimator computes and grad J_avg, by differences."""
     logits = np.random.default_rng(1).normal(size=(process.n_states, process.n_actions))
     gradient = np.zeros_like(logits)
     for place in np.ndindex(logits.shape):
@@ -165,7 +165,7 @@ def _follow(process: LearningProcess, rate: float, updates: int, discounts: Sequ
 
 
 def _phase_bias() -> tuple[dict[str, Any], Array]:
-    """The direction of the undiscounted estimator at time t after a common reset, against the true gradient.
+    """Compare the undiscounted estimator at time t after a common reset with the true gradient, in direction.
 
     In the sweep-like process below two decisions are at different ages, so a few-step batch of phase-locked copies sees
     one of them only.
@@ -185,7 +185,7 @@ def _phase_bias() -> tuple[dict[str, Any], Array]:
 
 
 def _two_decisions() -> LearningProcess:
-    """Ten states in a row, T = 10 always; decisions in states 2 and 7 earn."""
+    """Return a process of ten states in a row (T = 10 always) in which decisions in states 2 and 7 earn rewards."""
     n = 10
     shift = np.roll(np.eye(n), 1, axis=1)
     rewards = np.zeros((n, 2))
@@ -194,7 +194,7 @@ def _two_decisions() -> LearningProcess:
 
 
 def draw(result: Result) -> Any:
-    """Cosines over training; where ascents lead; the bias of phase."""
+    """Draw cosines over training, where ascents lead, and the bias of copies in lockstep."""
     figure, axes = new_figure(2, 3, (12.0, 6.4))
     arrays, discounts = result.arrays, result.settings["discounts"]
     for row, (name, title) in enumerate((("lake", "FrozenLake-v1"), ("trap", "little now or much later"))):
@@ -221,7 +221,7 @@ def draw(result: Result) -> Any:
 
 
 def findings(result: Result) -> Sequence[Finding]:
-    """What section 6.1 and appendix E say."""
+    """Judge what section 6.1 and appendix E say."""
     identity, trap, lake, phase = (result.numbers[key] for key in ("identity", "trap", "lake", "phase"))
     discounts = [f"{gamma:g}" for gamma in result.settings["discounts"]]
     wrong = [gamma for gamma in discounts if trap["least cosine"][gamma] < 0]
@@ -264,7 +264,7 @@ def _by(entry: Any, discounts: Sequence[str]) -> str:
 
 
 def rows(result: Result) -> Sequence[tuple[str, str]]:
-    """How training went, and how long the estimates are."""
+    """Return how training went, and the length of the estimates relative to the gradient."""
     found = []
     for name, title in (("lake", "FrozenLake-v1, no time limit"), ("trap", "now or later")):
         entry = result.numbers[name]

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steadyrl.environments.sources import as_source
-from steadyrl.experiments.workspace import Lab
+from steadyrl.experiments.workspace import Workspace
 from steadyrl.rollouts.episodes import Trajectories
 from steadyrl.rollouts.samples import Samples
 
@@ -61,29 +61,29 @@ class NoisyActions(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.action_space = gymnasium.spaces.Box(-np.inf, np.inf, inner.shape, np.float64)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode, and its noise."""
+        """Start an episode, and the generator of its noise."""
         if seed is not None:
             self._noise = np.random.default_rng([seed, 11])
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
-        """Take an action with noise, clipped as the engine clips."""
+        """Take the action plus noise, clipped to the action space."""
         noisy = np.asarray(action) + self._deviation * self._noise.standard_normal(len(self._deviation))
         return self.env.step(np.clip(noisy, self._low, self._high))
 
 
 class Ascent:
-    """A Gaussian policy on its way up, as a flat vector of the parameters that are trained.
+    """Gradient ascent of a Gaussian policy, whose trained parameters are one flat vector.
 
     Its deviation stays what it is (one) unless `train_deviation`: as it falls, performance becomes a steeper function
     of the mean, and a constant learning rate ends up stepping from one side of the ridge to the other.
     """
 
-    def __init__(self, environment: str, lab: Lab, *, train_deviation: bool = False) -> None:
+    def __init__(self, environment: str, workspace: Workspace, *, train_deviation: bool = False) -> None:
         from steadyrl.policies.modules import as_module
 
-        task = lab.task(environment, "gaussian")
-        self.environment, self._lab = environment, lab
+        task = workspace.task(environment, "gaussian")
+        self.environment, self._workspace = environment, workspace
         policy: Any = task.policy
         self.module = as_module(policy, task.observations, task.actions).double()
         self.module.log_std.requires_grad_(train_deviation)
@@ -91,7 +91,7 @@ class Ascent:
 
     @property
     def parameters(self) -> Array:
-        """All that are trained, flat."""
+        """All trained parameters as a flat vector."""
         import torch
 
         flat: Array = torch.nn.utils.parameters_to_vector(self._trained).detach().numpy().copy()
@@ -115,7 +115,7 @@ class Ascent:
         fitted = baseline
         for i in range(-(-episodes // chunk)):
             size = min(chunk, episodes - i * chunk)
-            data = self._lab.episodes(
+            data = self._workspace.episodes(
                 f"{label}-{i}",
                 self.environment,
                 policy,
@@ -147,7 +147,7 @@ class Ascent:
         policy: Any = self.module.numpy()
         environment = CommonNoise(self.environment, tuple(np.exp(policy.log_std).tolist()))
         quiet = replace(policy, log_std=np.full_like(policy.log_std, -np.inf))
-        found = self._lab.episodes(
+        found = self._workspace.episodes(
             label,
             environment,
             quiet,
@@ -174,7 +174,7 @@ class Baseline:
 
     @classmethod
     def fit(cls, observations: Array, returns: Array) -> Baseline:
-        """Return the quadratic that is nearest to returns."""
+        """Return the quadratic function with the least squared error to the returns."""
         centre, scale = observations.mean(axis=0), observations.std(axis=0) + 1e-8
         features = _features(observations, centre, scale)
         gram = features.T @ features / len(features)
@@ -194,7 +194,7 @@ def _features(observations: Array, centre: Array, scale: Array) -> Array:
 
 
 def every_step(trajectories: Trajectories, episodes: Any) -> tuple[Samples, Any]:
-    """Return all steps of complete episodes as samples, one a row; and the episode of each."""
+    """Return all steps of complete episodes as samples, one per row, and the episode of each."""
     lengths = trajectories.lengths
     first = np.concatenate([[0], np.cumsum(lengths)])
     owner = np.repeat(episodes, lengths[episodes])

@@ -1,4 +1,4 @@
-"""All experiments, in the paper's order."""
+"""All experiments, in the order of the paper."""
 
 from __future__ import annotations
 

@@ -30,14 +30,14 @@ Array = NDArray[np.float64]
 SETTLED = 0.05
 """A mean has settled when it stays within this many of its steady-state standard deviations: what an eye can see."""
 SPAN = 6.0
-"""Average episode lengths shown under the perturbation."""
+"""Time shown for the perturbed process, in average episode lengths."""
 _HALVES, _FEW_HALVES = 40, 8  # half-samples of groups, for the interval of settling times; where there are few groups
 _LEVEL = 0.001  # chance that the largest of all differences to brute force is called one although there is none
 
 
 @dataclass(frozen=True)
 class CurveSettings:
-    """How one environment is looked at."""
+    """Episodes, rollouts and times for the curves of one environment."""
 
     environment: str
     policy: str = "gaussian"
@@ -46,20 +46,20 @@ class CurveSettings:
     """Episodes held in memory at once."""
     groups: int = 24
     span: float = 6.0
-    """Average episode lengths shown as it is."""
+    """Time shown for the raw process, in average episode lengths."""
     rollouts: int = 0
-    """Of the brute-force check; 0 leaves it out."""
+    """Rollouts of the brute-force check; 0 leaves it out."""
     checks: tuple[float, ...] = ()
-    """Its times, in average episode lengths, as it is."""
+    """Times of the check for the raw process, in average episode lengths."""
     perturbed_checks: tuple[float, ...] = ()
-    """Its times under the perturbation."""
+    """Times of the check for the perturbed process."""
     width: int = 45
-    """Observed values looked at, the first ones."""
+    """Number of observed values, counted from the first, that are analysed."""
     points: int = 150
 
 
 def measure(plan: CurveSettings, workspace: Workspace, part: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return numbers and arrays of one environment."""
+    """Return the numbers and arrays of one environment."""
     policy = workspace.policy(plan.environment, plan.policy)
     sums, gymnasium_lengths = workspace.age_sums(
         plan.environment,
@@ -128,7 +128,7 @@ def _shown(lengths: EpisodeLengths, span: float, points: int) -> NDArray[np.int6
 def _settling(
     sums: list[AgeSums], lengths: EpisodeLengths, perturbation: Perturbation | None, span: float, seed: int
 ) -> dict[str, Any]:
-    """When the last mean settles, in average episode lengths, with an interval from half-samples of the groups.
+    """Return when the last mean settles, in average episode lengths, with an interval from half-samples of the groups.
 
     Half-samples scatter about the whole as much as that does about the truth; their median's offset is bias.
     """
@@ -159,7 +159,7 @@ def _last_to_settle(sums: list[AgeSums], times: Any, perturbation: Perturbation 
 def _apart_at(
     sums: list[AgeSums], lengths: EpisodeLengths, perturbation: Perturbation | None, span: float
 ) -> dict[str, float]:
-    """The largest distance of a mean from the steady one, in standard deviations, from some times on."""
+    """Return the largest deviation of any mean from its steady value after some times, in standard deviations."""
     times = _grid(lengths, span)
     moments = marginal_moments(AgeSums.merge(sums), times, perturbation)
     deviation = moments.stationary_deviation
@@ -184,7 +184,7 @@ def _check(
     checks: tuple[float, ...],
     number: int,
 ) -> dict[str, Any]:
-    """Roll out, and compare means with the renewal estimator's."""
+    """Compare the means of rollouts with those of the renewal estimator."""
     times = np.unique(np.maximum(np.rint(np.array(checks) * lengths.mean), 1).astype(np.int64))
     label = f"{plan.environment} {'raw' if perturbation is None else 'perturbed'} rollouts"
 

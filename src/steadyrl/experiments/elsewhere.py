@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from steadyrl.common.figures import new_figure
-from steadyrl.experiments.convergence_curves import Plan, draw_distance, draw_means
+from steadyrl.experiments.convergence_curves import CurveSettings, draw_distance, draw_means
 from steadyrl.experiments.experiment import Experiment, Finding, Result
 from steadyrl.experiments.figure_3 import Panel, Settings, arrays_of, cost, numbers_text, panel_finding, run, when_text
 
@@ -17,11 +17,11 @@ _CLAIMS = (
     Panel("", "Humanoid-v5", "raw", 24),
     Panel("", "HalfCheetah-v5", "raw", math.inf),
 )
-"""The paper's, of Bullet's environments of the same name."""
+"""What the paper claims of Bullet's environments of the same names."""
 
 
 def draw(result: Result) -> Any:
-    """A row an environment: means and phase distance, as it is and perturbed."""
+    """Draw one row per environment: means and phase distance, as it is and perturbed."""
     plans = result.settings["plans"]
     figure, axes = new_figure(len(plans), 4, (11.0, 1.7 * len(plans)))
     for row, plan in enumerate(plans):
@@ -39,7 +39,7 @@ def draw(result: Result) -> Any:
 
 
 def findings(result: Result) -> Sequence[Finding]:
-    """The paper's claims, where they were not made."""
+    """Judge the paper's claims in environments for which it does not make them."""
     numbers = result.numbers
     found = [panel_finding(numbers[panel.environment], panel) for panel in _CLAIMS if panel.environment in numbers]
     distances = {name: entry["perturbed"]["distance at"]["3"] for name, entry in numbers.items()}
@@ -77,7 +77,7 @@ def _raw_time(entry: Any) -> float:
 
 
 def rows(result: Result) -> Sequence[tuple[str, str]]:
-    """Numbers of each environment."""
+    """Return the numbers of each environment."""
     found = []
     for plan in result.settings["plans"]:
         entry = result.numbers[plan["environment"]]
@@ -91,14 +91,14 @@ def rows(result: Result) -> Sequence[tuple[str, str]]:
 _GRID = (0.5, 1.0, 2.0, 3.0)
 _LAPTOP = Settings(
     (
-        Plan("Hopper-v5", episodes=20_000, chunk=4000, rollouts=4000, checks=_GRID),
-        Plan("Walker2d-v5", episodes=10_000, chunk=4000),
-        Plan("Humanoid-v5", episodes=8_000, chunk=2000, span=30),
-        Plan("HalfCheetah-v5", episodes=128, chunk=64),
-        Plan("CartPole-v1", "uniform", episodes=40_000, chunk=20_000, rollouts=20_000, checks=_GRID),
-        Plan("Acrobot-v1", "uniform", episodes=600, chunk=200, span=10),
-        Plan("MountainCar-v0", "uniform", episodes=400, chunk=200),
-        Plan("Pendulum-v1", "uniform", episodes=400, chunk=200),
+        CurveSettings("Hopper-v5", episodes=20_000, chunk=4000, rollouts=4000, checks=_GRID),
+        CurveSettings("Walker2d-v5", episodes=10_000, chunk=4000),
+        CurveSettings("Humanoid-v5", episodes=8_000, chunk=2000, span=30),
+        CurveSettings("HalfCheetah-v5", episodes=128, chunk=64),
+        CurveSettings("CartPole-v1", "uniform", episodes=40_000, chunk=20_000, rollouts=20_000, checks=_GRID),
+        CurveSettings("Acrobot-v1", "uniform", episodes=600, chunk=200, span=10),
+        CurveSettings("MountainCar-v0", "uniform", episodes=400, chunk=200),
+        CurveSettings("Pendulum-v1", "uniform", episodes=400, chunk=200),
     )
 )
 _SMALL = {"Hopper-v5": 300, "CartPole-v1": 600, "Pendulum-v1": 24}

@@ -21,7 +21,7 @@ import numpy as np
 from steadyrl.common.intervals import Interval
 from steadyrl.common.storage import load_arrays, save_arrays, write_atomically
 from steadyrl.errors import FileFormatError
-from steadyrl.experiments.workspace import Lab
+from steadyrl.experiments.workspace import Workspace
 
 SCALES = ("quick", "laptop", "paper")
 
@@ -35,11 +35,11 @@ class Finding:
     claim: str
     """What the paper says, in one line."""
     measured: str
-    """Our numbers, with intervals."""
+    """What was measured, with intervals."""
     agrees: bool | None
-    """None: this size cannot tell."""
+    """Whether the measurement supports the claim; None if this scale is too small to tell."""
     why: str = ""
-    """Where it differs, or cannot be told: why."""
+    """The reason, if the measurement differs or cannot tell."""
 
     @property
     def verdict(self) -> str:
@@ -49,7 +49,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run found: numbers (JSON) and arrays, with all that determines them."""
+    """Numbers (JSON) and arrays that a run found, with everything that determines them."""
 
     experiment: str
     scale: str
@@ -67,12 +67,12 @@ class Result:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What was asked for: with the same versions, the same identity means the same result."""
+        """What was asked for; with the same versions, the same identity means the same result."""
         return identity(self.experiment, self.scale, self.seed, self.settings)
 
     def header(self) -> dict[str, Any]:
         """Return all but the arrays, as JSON; what is infinite (never) or not a number becomes text."""
-        result: dict[str, Any] = plain(
+        result: dict[str, Any] = to_json(
             {
                 **self.identity,
                 "command": self.command,
@@ -103,7 +103,7 @@ class Result:
                 header["scale"],
                 header["seed"],
                 header["settings"],
-                unplain(header["numbers"]),
+                from_json(header["numbers"]),
                 arrays,
                 header["versions"],
             )
@@ -113,7 +113,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Cost:
-    """Steps of one environment that a run takes, and how fast a core makes them."""
+    """Simulation steps that a run takes in one environment, and the rate at which a core makes them."""
 
     environment: str
     steps: float
@@ -122,47 +122,47 @@ class Cost:
 
     @property
     def hours(self) -> float:
-        """Core-hours."""
+        """Core-hours that the steps take."""
         return self.steps / self.rate / 3600
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One item of the paper."""
+    """One figure, table or claim of the paper, as settings and functions."""
 
     name: str
     title: str
     claim: str
-    """In one line."""
+    """What the paper claims, in one line."""
     settings: Mapping[str, Any]
-    """A dataclass of settings for each scale."""
-    run: Callable[[Any, Lab], tuple[dict[str, Any], dict[str, Any]]]
-    """Settings and where to work -> numbers and arrays."""
+    """One dataclass of settings for each scale."""
+    run: Callable[[Any, Workspace], tuple[dict[str, Any], dict[str, Any]]]
+    """Takes settings and a workspace; returns numbers and arrays."""
     draw: Callable[[Result], Any]
-    """A result -> a matplotlib figure."""
+    """Takes a result; returns a matplotlib figure."""
     findings: Callable[[Result], Sequence[Finding]]
     rows: Callable[[Result], Sequence[tuple[str, str]]] = lambda result: ()
     """Further numbers, as names and text."""
     departures: Callable[[Result], Sequence[str]] = lambda result: ()
-    """What was done otherwise than in the paper."""
+    """What was done differently from the paper."""
     cost: Callable[[Any], Sequence[Cost]] = lambda settings: ()
 
 
 def identity(experiment: str, scale: str, seed: int, settings: Any) -> dict[str, Any]:
     """Return what determines a result, as JSON."""
     chosen = settings if isinstance(settings, Mapping) else asdict(settings)
-    result: dict[str, Any] = plain({"experiment": experiment, "scale": scale, "seed": seed, "settings": chosen})
+    result: dict[str, Any] = to_json({"experiment": experiment, "scale": scale, "seed": seed, "settings": chosen})
     return result
 
 
-def plain(value: Any) -> Any:
-    """Return a value as JSON has it; infinities and not-a-number as text, since JSON has none."""
+def to_json(value: Any) -> Any:
+    """Return a value as JSON has it, with twelve digits; infinities and not-a-number become text."""
     if isinstance(value, Interval):
-        return plain(vars(value))
+        return to_json(vars(value))
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
-        return [plain(item) for item in value]
+        return [to_json(item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float):
@@ -170,12 +170,12 @@ def plain(value: Any) -> Any:
     return value
 
 
-def unplain(value: Any) -> Any:
-    """Return what `plain` made text as numbers again."""
+def from_json(value: Any) -> Any:
+    """Return a value that `to_json` returned, with infinities and not-a-number as numbers again."""
     if isinstance(value, dict):
-        return {key: unplain(item) for key, item in value.items()}
+        return {key: from_json(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [unplain(item) for item in value]
+        return [from_json(item) for item in value]
     return float(value) if value in ("inf", "-inf", "nan") else value
 
 

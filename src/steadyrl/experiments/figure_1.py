@@ -24,12 +24,12 @@ from steadyrl.exact.stationary import period, stationary_distribution
 from steadyrl.exact.tabular import extend_policy
 from steadyrl.exact.values import action_values
 from steadyrl.experiments.experiment import Experiment, Finding, Result
-from steadyrl.experiments.workspace import Lab
+from steadyrl.experiments.workspace import Workspace
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Of the example."""
+    """The perturbation of the example, and how many steps are shown."""
 
     epsilon: float = 0.5
     steps: int = 40
@@ -41,7 +41,7 @@ _PLACES = {0: (0.0, 0.0), 1: (1.5, 0.0), 2: (1.5, 1.3), 3: (0.0, 1.3), 4: (0.75,
 _NAMES = {0: "end", 1: "1", 2: "2", 3: "3", 4: "null"}
 
 
-def run(settings: Settings, lab: Lab) -> tuple[dict[str, Any], dict[str, Any]]:
+def run(settings: Settings, workspace: Workspace) -> tuple[dict[str, Any], dict[str, Any]]:
     """Analyse the three models."""
     process, policy = gallery.periodic()
     rho, values = stationary_distribution(process, policy), action_values(process, policy)

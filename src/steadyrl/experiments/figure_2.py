@@ -30,7 +30,7 @@ from steadyrl.common.figures import PERTURBED, QUIET, RAW, new_figure
 from steadyrl.common.intervals import mean_interval
 from steadyrl.experiments.ascent import Ascent, Baseline, squared_length
 from steadyrl.experiments.experiment import Cost, Experiment, Finding, Result, interval_text
-from steadyrl.experiments.workspace import Lab
+from steadyrl.experiments.workspace import Workspace
 
 Array = NDArray[np.float64]
 
@@ -40,86 +40,88 @@ _REACH = 1.645
 
 @dataclass(frozen=True)
 class Settings:
-    """How many updates, and how many episodes for each."""
+    """Updates, episodes for each, and how an update is made."""
 
     windows: tuple[tuple[int, int], ...] = ((0, 30), (100, 130))
-    """Updates whose projected and actual changes are compared: from, up to."""
+    """Ranges of updates (first, last) whose projected and actual changes are compared."""
     learning_rate: float = 5e-4
     step: Literal["without", "with"] = "without"
-    """Whose update is made: that of the estimator without the factor, as in practice, or with it."""
+    """Which update is made: by the estimator without the factor, as in practice, or with it."""
     train_deviation: bool = False
-    """Whether the policy's deviation, one at first, is trained along with its mean."""
+    """Whether the policy's standard deviation, one at first, is trained along with its mean."""
     gradient_episodes: tuple[int, ...] = (2500, 900)
-    """For the gradient of each update of a window."""
+    """Episodes for the gradient of each update in a window."""
     evaluation_episodes: tuple[int, ...] = (2000, 600)
-    """For the performance before and after each update of a window."""
+    """Episodes for the performance before and after each update in a window."""
     end_episodes: tuple[int, ...] = (6000, 4000)
-    """For the performance at both ends of a window, which gives the change over all its updates."""
+    """Episodes for the performance at both ends of a window, which gives the change over all its updates."""
     between_episodes: int = 400
-    """For each update between windows."""
+    """Episodes for each update between windows."""
     check_rollouts: tuple[int, ...] = (3000, 600)
-    """For the paper's own sampler, one step at t = 3 AEL, at the first update of each window; 0 leaves it out."""
+    """Rollouts of the paper's own sampler (one step at t = 3 AEL) at each window's first update; 0 leaves it out."""
     groups: int = 16
     chunk: int = 10_000
     """Episodes held in memory at once."""
 
 
-def run(settings: Settings, lab: Lab) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Ascend, and measure the updates of the windows."""
-    ascent = Ascent(HOPPER, lab, train_deviation=settings.train_deviation)
+def run(settings: Settings, workspace: Workspace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run the gradient ascent and measure the updates in the windows."""
+    ascent = Ascent(HOPPER, workspace, train_deviation=settings.train_deviation)
     last = settings.windows[-1][1]
-    baseline = _first_baseline(ascent, lab, settings)
+    baseline = _first_baseline(ascent, workspace, settings)
     table: list[dict[str, Any]] = []
     checks: dict[str, Any] = {}
     for update in range(last + 1):
         window = next((i for i, (first, end) in enumerate(settings.windows) if first <= update <= end), None)
         before = ascent.parameters
-        kept = lab.arrays(
+        kept = workspace.arrays(
             f"update-{update:03d}",
-            partial(_update, ascent, lab, settings, update, window, baseline, table[0] if table else None),
+            partial(_update, ascent, workspace, settings, update, window, baseline, table[0] if table else None),
         )
         baseline = Baseline(kept["centre"], kept["scale"], kept["weights"])
         table.append({"update": update, "window": -1 if window is None else window, **kept})
         if window is not None and update == settings.windows[window][0] and settings.check_rollouts[window]:
             ascent.parameters = before
-            checks[str(window)] = _check_sampler(ascent, lab, settings, window, kept, baseline)
+            checks[str(window)] = _check_sampler(ascent, workspace, settings, window, kept, baseline)
         ascent.parameters = kept["parameters"]
-        lab.say(f"update {update}: E[T] = {kept['lengths'].mean() + 1:.4g}, |grad J|^2 = {float(kept['squared']):.4g}")
+        workspace.say(
+            f"update {update}: E[T] = {kept['lengths'].mean() + 1:.4g}, |grad J|^2 = {float(kept['squared']):.4g}"
+        )
     return _summarise(settings, table, checks)
 
 
-def _first_baseline(ascent: Ascent, lab: Lab, settings: Settings) -> Baseline:
+def _first_baseline(ascent: Ascent, workspace: Workspace, settings: Settings) -> Baseline:
     def compute() -> dict[str, Any]:
         count = max(settings.between_episodes, 50)
         size = ascent.module.observations.size
         _, _, fitted = ascent.gradients(
             "first-baseline",
             count,
-            seed=lab.derived_seed(5000),
+            seed=workspace.derived_seed(5000),
             baseline=Baseline.zero(size),
             chunk=count,
             groups=1,
         )
         return vars(fitted)
 
-    return Baseline(**lab.arrays("first-baseline-fit", compute))
+    return Baseline(**workspace.arrays("first-baseline-fit", compute))
 
 
 def _update(
     ascent: Ascent,
-    lab: Lab,
+    workspace: Workspace,
     settings: Settings,
     update: int,
     window: int | None,
     baseline: Baseline,
     first: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """One update: gradient, performance if it is measured, and the parameters after it."""
+    """Return one update: its gradient, the performance if it is measured, and the parameters after it."""
     episodes = settings.between_episodes if window is None else settings.gradient_episodes[window]
     gradients, lengths, fitted = ascent.gradients(
         f"gradient-{update:03d}",
         episodes,
-        seed=lab.derived_seed(10 * update),
+        seed=workspace.derived_seed(10 * update),
         baseline=baseline,
         chunk=settings.chunk,
         groups=settings.groups,
@@ -130,11 +132,11 @@ def _update(
     returns = ends = np.zeros(0)
     if window is not None:
         # the same seeds for all updates of a window, and others than the gradients': before and after share noise
-        seed = lab.derived_seed(7000 + window)
+        seed = workspace.derived_seed(7000 + window)
         returns = ascent.returns(f"returns-{update:03d}", settings.evaluation_episodes[window], seed=seed)
         if update in settings.windows[window]:
             ends = ascent.returns(
-                f"ends-{update:03d}", settings.end_episodes[window], seed=lab.derived_seed(7500 + window)
+                f"ends-{update:03d}", settings.end_episodes[window], seed=workspace.derived_seed(7500 + window)
             )
     return {
         "squared": squared,
@@ -151,26 +153,26 @@ def _update(
 
 
 def _check_sampler(
-    ascent: Ascent, lab: Lab, settings: Settings, window: int, kept: dict[str, Any], baseline: Baseline
+    ascent: Ascent, workspace: Workspace, settings: Settings, window: int, kept: dict[str, Any], baseline: Baseline
 ) -> dict[str, Any]:
-    """The paper's sampler: single steps at 3 AEL; its gradient along ours, in units of |grad J|^2."""
+    """Project the gradient of the paper's sampler (single steps at 3 AEL) on ours, in units of |grad J|^2."""
     mean = float(kept["lengths"].mean()) + 1
     time, count = round(3 * mean), settings.check_rollouts[window]
 
     def compute() -> dict[str, Any]:
-        samples = lab.samples(
+        samples = workspace.samples(
             f"sampler-{window}",
             HOPPER,
             ascent.module.numpy(),
             count,
             [time],
-            seed=lab.derived_seed(8000 + window),
+            seed=workspace.derived_seed(8000 + window),
             block_size=max(8, -(-count // 8)),
         )
         parts = [_rows(samples, part) for part in np.array_split(np.arange(count), 16)]
         return {"along": [float(ascent.estimate(part, baseline, mean) @ kept["gradient"]) for part in parts]}
 
-    along = lab.arrays(f"sampler-{window}-along", compute)["along"]
+    along = workspace.arrays(f"sampler-{window}-along", compute)["along"]
     ratio = mean_interval(along / float(kept["squared"]))
     return {"time": time, "rollouts": count, "ratio": ratio}
 
@@ -252,14 +254,14 @@ def _sum(values: Array, errors: Array) -> dict[str, float]:
 
 
 def _ratio(top: dict[str, float], bottom: Any) -> dict[str, float]:
-    """A ratio with its 90% interval, by the delta method."""
+    """Return a ratio with its 90% interval, by the delta method."""
     value = top["value"] / bottom.value
     relative = math.hypot((top["high"] - top["value"]) / top["value"], (bottom.high - bottom.value) / bottom.value)
     return {"value": value, "low": value - abs(value) * relative, "high": value + abs(value) * relative}
 
 
 def draw(result: Result) -> Any:
-    """A panel a window, and the average episode length."""
+    """Draw one panel per window, and the average episode length."""
     windows = result.numbers["windows"]
     figure, axes = new_figure(1, len(windows) + 1, (5.0 * len(windows) + 3.5, 3.9))
     for i, axis in enumerate(axes[:-1]):
@@ -281,7 +283,7 @@ def draw(result: Result) -> Any:
 
 
 def findings(result: Result) -> Sequence[Finding]:
-    """What section 6.1 and appendix F.1 say."""
+    """Judge what section 6.1 and appendix F.1 say."""
     found = []
     for window in result.numbers["windows"]:
         first, last = window["updates"]
@@ -342,7 +344,7 @@ def _second_order(window: Any) -> str:
 
 
 def rows(result: Result) -> Sequence[tuple[str, str]]:
-    """What was spent and gained."""
+    """Return what the updates cost, and what they changed."""
     found = [("data", f"{result.numbers['steps']:,} steps for gradients, over all updates")]
     for window in result.numbers["windows"]:
         first, last = window["updates"]
@@ -380,7 +382,7 @@ _QUICK = Settings(
 
 
 def _cost(settings: Settings) -> Sequence[Cost]:
-    """Lengths are ours: about 20 steps in the first window, 110 in the last, 60 between them."""
+    """Estimate the cost with lengths from our runs: about 20 steps in the first window, 110 in the last, 60 between."""
     steps = 0.0
     for i, (first, last) in enumerate(settings.windows):
         length = 20.0 if first == 0 else 110.0

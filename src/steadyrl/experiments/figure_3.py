@@ -8,22 +8,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from steadyrl.common.figures import new_figure
-from steadyrl.experiments.convergence_curves import SETTLED, Plan, draw_distance, draw_means, measure
+from steadyrl.experiments.convergence_curves import SETTLED, CurveSettings, draw_distance, draw_means, measure
 from steadyrl.experiments.experiment import Cost, Experiment, Finding, Result, interval_text
-from steadyrl.experiments.workspace import Lab
+from steadyrl.experiments.workspace import Workspace
 
 HOPPER, HUMANOID, CHEETAH = "HopperBulletEnv-v0", "HumanoidBulletEnv-v0", "HalfCheetahBulletEnv-v0"
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel of the figure and its claim."""
+    """One panel of the figure and the claim that it supports."""
 
     letter: str
     environment: str
     kind: str
     claim: float
-    """Average episode lengths after which the paper sees convergence."""
+    """Time after which the paper sees convergence, in average episode lengths."""
 
 
 PANELS = (
@@ -37,17 +37,17 @@ PANELS = (
 
 @dataclass(frozen=True)
 class Settings:
-    """How each environment is looked at."""
+    """Settings of the curves of each environment."""
 
-    plans: tuple[Plan, ...]
+    plans: tuple[CurveSettings, ...]
 
 
-def run(settings: Settings, lab: Lab) -> tuple[dict[str, Any], dict[str, Any]]:
+def run(settings: Settings, workspace: Workspace) -> tuple[dict[str, Any], dict[str, Any]]:
     """Measure every environment."""
     numbers: dict[str, Any] = {}
     arrays: dict[str, Any] = {}
     for part, plan in enumerate(settings.plans):
-        numbers[plan.environment], found = measure(plan, lab, part)
+        numbers[plan.environment], found = measure(plan, workspace, part)
         arrays |= {f"{plan.environment} {name}": value for name, value in found.items()}
     return numbers, arrays
 
@@ -59,7 +59,7 @@ def arrays_of(result: Result, environment: str) -> dict[str, Any]:
 
 
 def draw(result: Result) -> Any:
-    """A column a panel: marginal means of every observed value, and the phase distance under them."""
+    """Draw one column per panel: marginal means of every observed value, and the phase distance under them."""
     figure, axes = new_figure(2, len(PANELS), (15.0, 5.6))
     for column, panel in enumerate(PANELS):
         arrays = arrays_of(result, panel.environment)
@@ -78,7 +78,7 @@ def draw(result: Result) -> Any:
 
 
 def findings(result: Result) -> Sequence[Finding]:
-    """The paper's five convergence times, and the check by brute force."""
+    """Judge the paper's five convergence times, and the check by brute force."""
     found = [panel_finding(result.numbers[panel.environment], panel) for panel in PANELS]
     checks = [
         (entry[kind]["brute force"], f"{name} {kind}")
@@ -103,7 +103,7 @@ def findings(result: Result) -> Sequence[Finding]:
 
 
 def panel_finding(entry: Any, panel: Panel) -> Finding:
-    """Judge one claim: when means settle, and when the phase distance is small."""
+    """Judge one claim by when means settle and when the phase distance is small."""
     measured, kind = entry[panel.kind], panel.kind
     settles = measured["settles"]
     key = "mixing time" if kind == "raw" else "perturbed mixing time"
@@ -139,7 +139,7 @@ def when_text(time: Any, entry: Any) -> str:
 
 
 def rows(result: Result) -> Sequence[tuple[str, str]]:
-    """Lengths, distances and checks of each environment."""
+    """Return lengths, distances and checks of each environment."""
     found = []
     for plan in result.settings["plans"]:
         name = plan["environment"]
@@ -165,8 +165,8 @@ def numbers_text(entry: Any) -> str:
     return "; ".join(parts)
 
 
-def cost(plans: Sequence[Plan], lengths: dict[str, float], rates: dict[str, float]) -> list[Cost]:
-    """What plans cost: episodes, and rollouts to their last check (half of perturbed steps are null)."""
+def cost(plans: Sequence[CurveSettings], lengths: dict[str, float], rates: dict[str, float]) -> list[Cost]:
+    """Return what curves cost: episodes, and rollouts to their last check (half of perturbed steps are null)."""
     result = []
     for plan in plans:
         length = lengths.get(plan.environment, 200)
@@ -183,8 +183,8 @@ _SLOW = (1.0, 3.0, 6.3, 12.0, 18.5, 24.0)
 def _settings(hopper: int, humanoid: int, cheetah: int, rollouts: tuple[int, int, int]) -> Settings:
     return Settings(
         (
-            Plan(HOPPER, episodes=hopper, chunk=4000, span=6, rollouts=rollouts[0], checks=_GRID),
-            Plan(
+            CurveSettings(HOPPER, episodes=hopper, chunk=4000, span=6, rollouts=rollouts[0], checks=_GRID),
+            CurveSettings(
                 HUMANOID,
                 episodes=humanoid,
                 chunk=4000,
@@ -193,7 +193,7 @@ def _settings(hopper: int, humanoid: int, cheetah: int, rollouts: tuple[int, int
                 checks=_SLOW,
                 perturbed_checks=_GRID,
             ),
-            Plan(
+            CurveSettings(
                 CHEETAH,
                 episodes=cheetah,
                 chunk=max(40, cheetah // 100),

@@ -27,7 +27,7 @@ from steadyrl.exact.mixing import distances
 from steadyrl.exact.perturb import perturb
 from steadyrl.exact.tabular import extend_policy
 from steadyrl.experiments.experiment import Experiment, Finding, Result
-from steadyrl.experiments.workspace import Lab
+from steadyrl.experiments.workspace import Workspace
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.lengths.renewal import phase_distance, phase_mixing_time, start_sequence
 
@@ -39,11 +39,11 @@ _COLOURS = ("#9bbfcc", "#5f9db5", PERTURBED, "#0c3c4f")
 
 @dataclass(frozen=True)
 class Settings:
-    """Sizes of the sweep, and how it is sampled."""
+    """Sizes of the state sweep, and how it is sampled."""
 
     sizes: tuple[int, ...] = (20, 100, 500, 2000)
     rollouts: int = 30_000_000
-    """Of the largest size, as in the paper; in proportion to n for the others."""
+    """Rollouts for the largest size, as in the paper; other sizes get rollouts in proportion to n."""
     multiples: tuple[float, ...] = (1, 2, 3, 4, 5)
     detours: tuple[float, ...] = (0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0)
     """Mean detours in episode lengths, for speed against waste; the paper's is 1."""
@@ -51,7 +51,7 @@ class Settings:
     """Sizes whose distance is also computed from the transition matrix, as a check."""
 
 
-def run(settings: Settings, lab: Lab) -> tuple[dict[str, Any], dict[str, Any]]:
+def run(settings: Settings, workspace: Workspace) -> tuple[dict[str, Any], dict[str, Any]]:
     """Compute marginals and distances exactly, and sample them as the paper did."""
     numbers: dict[str, Any] = {"sizes": {}}
     arrays: dict[str, Any] = {"multiples": np.linspace(0.5, 6, 111)}
@@ -59,7 +59,7 @@ def run(settings: Settings, lab: Lab) -> tuple[dict[str, Any], dict[str, Any]]:
         lengths, paper = _sweep(n)
         distance = phase_distance(lengths, 6 * n, paper)
         rollouts = max(1000, settings.rollouts * n // settings.sizes[-1])
-        counts, null = _sample(lab, part, n, rollouts, paper)
+        counts, null = _sample(workspace, part, n, rollouts, paper)
         exact = marginal(lengths, 3 * n - 1, paper), marginal(lengths, 3 * n, paper)
         real = exact[0].sum(), exact[1].sum()
         pooled = (exact[0] + exact[1]) / (real[0] + real[1])
@@ -106,7 +106,7 @@ def limit_distance(multiple: float, detour: float = 1.0, points: int = 4000) -> 
     Args:
         multiple: the time, in episode lengths.
         detour: the mean detour, in episode lengths; 1 is the paper's.
-        points: of the midpoint rule.
+        points: number of points of the midpoint rule.
 
     Example:
         >>> round(limit_distance(3.0), 4)
@@ -126,20 +126,20 @@ def _sweep(n: int) -> tuple[EpisodeLengths, Perturbation]:
     return EpisodeLengths.from_gymnasium([n - 1]), Perturbation.for_average_episode_length(n)
 
 
-def _sample(lab: Lab, part: int, n: int, rollouts: int, paper: Perturbation) -> tuple[Any, int]:
+def _sample(workspace: Workspace, part: int, n: int, rollouts: int, paper: Perturbation) -> tuple[Any, int]:
     """Return how often each age 1, ..., n occurs at 3n - 1 and 3n, and how often the null state."""
     counts = np.zeros(n + 1, dtype=np.int64)
     for chunk, first in enumerate(range(0, rollouts, _CHUNK)):
         size = min(_CHUNK, rollouts - first)
 
         def compute(chunk: int = chunk, size: int = size) -> dict[str, Any]:
-            found = lab.samples(
+            found = workspace.samples(
                 f"sweep of {n}, part {chunk}",
                 "steadyrl/StateSweep-v0",
                 "uniform",
                 size,
                 [3 * n - 1, 3 * n],
-                seed=lab.derived_seed(1000 * part + chunk),
+                seed=workspace.derived_seed(1000 * part + chunk),
                 perturbation=paper,
                 make_arguments={"n": n},
                 backend="auto",  # which jumps, whatever the other parts run on
@@ -147,7 +147,7 @@ def _sample(lab: Lab, part: int, n: int, rollouts: int, paper: Perturbation) -> 
             )
             return {"counts": np.bincount(found.ages.ravel(), minlength=n + 1)}
 
-        counts += lab.arrays(f"{n}-{chunk}", compute)["counts"]
+        counts += workspace.arrays(f"{n}-{chunk}", compute)["counts"]
     return counts[1:], int(counts[0])
 
 
@@ -167,7 +167,7 @@ def _chi_squared(counts: Any, probabilities: Array) -> float:
 
 
 def _trade(settings: Settings, numbers: dict[str, Any], arrays: dict[str, Any]) -> None:
-    """Speed against waste: the mixing time and the share of null steps for each mean detour."""
+    """Compute the mixing time and the share of null steps for each mean detour: speed against waste."""
     n = min(max(settings.sizes), 500)
     lengths = EpisodeLengths.from_gymnasium([n - 1])
     arrays["detours"] = np.array(settings.detours)
@@ -190,7 +190,7 @@ def _trade(settings: Settings, numbers: dict[str, Any], arrays: dict[str, Any]) 
 
 
 def draw(result: Result) -> Any:
-    """The marginal at 3n for each n; the distance over time; speed against waste."""
+    """Draw the marginal at 3n for each n, the distance over time, and speed against waste."""
     figure, axes = new_figure(1, 3, (12.0, 3.9))
     arrays, sizes = result.arrays, result.settings["sizes"]
     for n, colour in zip(sizes, _COLOURS, strict=False):
@@ -233,7 +233,7 @@ def draw(result: Result) -> Any:
 
 
 def findings(result: Result) -> Sequence[Finding]:
-    """What the paper says of the sweep."""
+    """Judge what the paper says of the state sweep."""
     sizes, limit = _by_size(result), result.numbers["limit"]
     at_three = {n: entry["TV at multiples"]["3"] for n, entry in sizes.items()}
     worst = max(at_three.values())
@@ -281,7 +281,7 @@ def _seen(entry: Any) -> str:
 
 
 def rows(result: Result) -> Sequence[tuple[str, str]]:
-    """Distances, and speed against waste."""
+    """Return distances for each n, and speed against waste."""
     found = []
     for n, entry in _by_size(result).items():
         found.append((f"TV, n = {n}", _distances(entry["TV at multiples"])))

@@ -17,7 +17,7 @@ from steadyrl.experiments.experiment import Experiment, Finding, Result
 
 @dataclass(frozen=True)
 class Page:
-    """What a page says."""
+    """The content of a page."""
 
     name: str
     title: str
@@ -30,12 +30,12 @@ class Page:
 
     @property
     def verdict(self) -> str:
-        """All findings in one line."""
+        """The verdicts of all findings, in one line."""
         return verdict(self.findings)
 
 
 def page_of(experiment: Experiment, result: Result) -> Page:
-    """Return what an experiment's page says of a result."""
+    """Return the content of a result's page."""
     versions = ", ".join(f"{name} {number}" for name, number in sorted(result.versions.items()))
     try:
         return Page(
@@ -168,7 +168,7 @@ def _finding(found: Finding) -> str:
 
 
 def _md(text: str) -> str:
-    """Escape what Markdown would take for its own."""
+    """Escape characters that have a meaning in Markdown."""
     for mark in ("\\", "|", "*", "_", "<", "[", "$"):
         text = text.replace(mark, "\\" + mark)
     return text

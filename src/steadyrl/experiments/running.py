@@ -1,7 +1,7 @@
-"""Running experiments: results, figures, pages and the index, in a folder that is whole at every moment.
+"""Runs experiments and writes results, figures, pages and the index to a folder that is complete at every moment.
 
-An experiment that is finished has all its files; one that is not has only its folder of unfinished work, from which
-`resume` goes on.
+A finished experiment has all its files; an unfinished one has only its folder of unfinished work, from which `resume`
+continues.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any, TextIO
 from threadpoolctl import threadpool_limits
 
 from steadyrl.common.figures import check_picture, save_figure
-from steadyrl.common.storage import write_atomically
+from steadyrl.common.storage import locked, write_atomically
 from steadyrl.errors import RolloutError
 from steadyrl.experiments.experiment import SCALES, Experiment, Result, identity
 from steadyrl.experiments.pages import Page, page_of, render_html, render_index, render_markdown, render_markdown_index
-from steadyrl.experiments.workspace import Lab
+from steadyrl.experiments.workspace import Workspace
 from steadyrl.rollouts.ray_tasks import connected
 
 UNFINISHED = ".unfinished"
-"""The folder, within that of the results, of work under way."""
+"""Subfolder of the results for work in progress."""
 
 
 def reproduce(
@@ -47,30 +47,33 @@ def reproduce(
     """Run experiments one after the other and write, for each, result, figure and page; then the index.
 
     Args:
-        experiments: which.
+        experiments: the experiments to run.
         scale: "quick", "laptop" or "paper".
-        out: the folder of results, made if need be.
-        known: all experiments, for the index of the results that are there; by default those that are run.
-        seed: of everything random.
-        resume: whether to skip what is finished there, and to go on with what is not.
+        out: the folder of results; it is created if it does not exist.
+        known: all experiments whose results the index lists; by default those that are run.
+        seed: seed of all random numbers.
+        resume: whether to skip finished experiments in the folder and to continue unfinished ones.
         backend: as for `collect_episodes`.
         workers: as for `collect_episodes`.
         address: as for `collect_episodes`.
         progress: True to show progress on standard error, or a stream.
-        say: what tells the user where the run is.
+        say: function that is called with each message about progress.
 
     Raises:
-        RolloutError: if the scale is none, or there is unfinished work in the folder and `resume` is not set.
+        RolloutError: if the scale is unknown, another run uses the folder, or the folder holds unfinished work and
+            `resume` is not set.
     """
     check_scale(scale)
     if backend == "envpool":
         raise RolloutError("EnvPool does not have all of these environments; 'auto' takes it where it has them")
     out.mkdir(parents=True, exist_ok=True)
-    check_picture(out / "figure.png")
-    if not resume:
-        _refuse_to_lose(experiments, scale, out, seed)
     # one cluster for all parts: a local one takes seconds to start
-    with connected(address, workers) if backend == "ray" else contextlib.nullcontext():
+    cluster = connected(address, workers) if backend == "ray" else contextlib.nullcontext()
+    with locked(out), cluster:
+        check_picture(out / "figure.png")
+        _clear_finished(experiments, scale, out, seed)
+        if not resume:
+            _refuse_to_lose(experiments, scale, out, seed)
         for experiment in experiments:
             wanted = identity(experiment.name, scale, seed, experiment.settings[scale])
             if resume and _finished(out, wanted):
@@ -80,26 +83,24 @@ def reproduce(
             say(f"{experiment.name}: {experiment.title}")
             folder = _folder(out, wanted)
             folder.mkdir(parents=True, exist_ok=True)
-            lab = Lab(seed, folder, backend, workers, address, progress, say)
-            _run(experiment, scale, lab, out, wanted)
+            workspace = Workspace(seed, folder, backend, workers, address, progress, say)
+            _run(experiment, scale, workspace, out, wanted)
             write_index(known or experiments, out)
-    return write_index(known or experiments, out)
+        return write_index(known or experiments, out)
 
 
-def _run(experiment: Experiment, scale: str, lab: Lab, out: Path, wanted: dict[str, Any]) -> None:
-    """Run one experiment, keep its result and its page, and clear away its unfinished work."""
+def _run(experiment: Experiment, scale: str, workspace: Workspace, out: Path, wanted: dict[str, Any]) -> None:
+    """Run one experiment, save its result and page, and delete its unfinished work."""
     with threadpool_limits(limits=1, user_api="blas"):  # the last digits of large products depend on the threads
-        numbers, arrays = experiment.run(experiment.settings[scale], lab)
-    versions = _own_versions() | lab.versions
-    Result(experiment.name, scale, lab.seed, wanted["settings"], numbers, arrays, versions).save(out)
+        numbers, arrays = experiment.run(experiment.settings[scale], workspace)
+    versions = _own_versions() | workspace.versions
+    Result(experiment.name, scale, workspace.seed, wanted["settings"], numbers, arrays, versions).save(out)
     write_page(experiment, out)
-    shutil.rmtree(lab.folder)
-    if not any(lab.folder.parent.iterdir()):
-        lab.folder.parent.rmdir()
+    _delete_unfinished(workspace.folder)
 
 
 def check_scale(scale: str) -> None:
-    """Raise unless there is such a scale."""
+    """Raise RolloutError unless the scale is known."""
     if scale not in SCALES:
         raise RolloutError(f"scale is {scale!r}; it must be one of {', '.join(SCALES)}")
 
@@ -123,7 +124,7 @@ def write_index(experiments: Sequence[Experiment], out: Path) -> list[Page]:
 
 
 def document(experiments: Sequence[Experiment], results: Path, out: Path) -> None:
-    """Bring the results in a folder into the documentation, beside what is there: result, figure, page, index."""
+    """Copy the results in a folder into the documentation: result, figure, page and index."""
     out.mkdir(parents=True, exist_ok=True)
     pages = []
     for experiment in experiments:
@@ -158,7 +159,7 @@ def draw(experiment: Experiment, result: Result, out: Path) -> str:
 
 
 def cost_text(experiments: Sequence[Experiment], scale: str) -> str:
-    """Return what a scale costs, in words; empty where it is a matter of minutes."""
+    """Return what a scale costs, in words; empty where it takes minutes."""
     check_scale(scale)
     costs = [cost for experiment in experiments for cost in experiment.cost(experiment.settings[scale])]
     hours = sum(cost.hours for cost in costs)
@@ -179,6 +180,21 @@ def _finished(out: Path, wanted: dict[str, Any]) -> bool:
 def _folder(out: Path, wanted: dict[str, Any]) -> Path:
     digest = hashlib.sha256(json.dumps([wanted, version("steadyrl")], sort_keys=True).encode()).hexdigest()[:12]
     return out / UNFINISHED / f"{wanted['experiment']}-{digest}"
+
+
+def _clear_finished(experiments: Sequence[Experiment], scale: str, out: Path, seed: int) -> None:
+    """Delete the unfinished work of finished experiments, which a run leaves if it is killed at its very end."""
+    for experiment in experiments:
+        wanted = identity(experiment.name, scale, seed, experiment.settings[scale])
+        folder = _folder(out, wanted)
+        if folder.exists() and _finished(out, wanted):
+            _delete_unfinished(folder)
+
+
+def _delete_unfinished(folder: Path) -> None:
+    shutil.rmtree(folder)
+    with contextlib.suppress(OSError):  # other experiments' work is still there
+        folder.parent.rmdir()
 
 
 def _refuse_to_lose(experiments: Sequence[Experiment], scale: str, out: Path, seed: int) -> None:

@@ -14,65 +14,67 @@ import numpy as np
 
 from steadyrl.common.figures import PERTURBED, QUIET, RAW, new_figure
 from steadyrl.experiments.ascent import Ascent, Baseline
-from steadyrl.experiments.convergence_curves import Plan, analyse_lengths, draw_distance, palette
+from steadyrl.experiments.convergence_curves import CurveSettings, analyse_lengths, draw_distance, palette
 from steadyrl.experiments.experiment import Cost, Experiment, Finding, Result, interval_text
 from steadyrl.experiments.figure_2 import HOPPER
-from steadyrl.experiments.workspace import Lab
+from steadyrl.experiments.workspace import Workspace
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The training, and how its checkpoints are looked at."""
+    """The training, and the episodes that diagnose its checkpoints."""
 
     checkpoints: tuple[int, ...] = (0, 25, 50, 75, 100)
-    """Updates after which the policy is looked at."""
+    """Updates after which the policy is diagnosed."""
     learning_rate: float = 5e-4
     training_episodes: int = 400
-    """For each update."""
+    """Episodes for each update."""
     episodes: int = 3000
-    """For each checkpoint."""
+    """Episodes for each checkpoint."""
 
 
-def run(settings: Settings, lab: Lab) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Train, and diagnose the checkpoints."""
-    ascent = Ascent(HOPPER, lab)
+def run(settings: Settings, workspace: Workspace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Train a policy and diagnose its checkpoints."""
+    ascent = Ascent(HOPPER, workspace)
     baseline = Baseline.zero(ascent.module.observations.size)
     numbers: dict[str, Any] = {}
     arrays: dict[str, Any] = {}
     for update in range(settings.checkpoints[-1] + 1):
         if update in settings.checkpoints:
-            plan = Plan(HOPPER, episodes=settings.episodes, span=6)
-            found = lab.arrays(f"stage-{update}", partial(_episodes, ascent, lab, settings, update))
-            numbers[str(update)], curves = analyse_lengths(found["lengths"], plan, lab.seed + update)
+            plan = CurveSettings(HOPPER, episodes=settings.episodes, span=6)
+            found = workspace.arrays(f"stage-{update}", partial(_episodes, ascent, workspace, settings, update))
+            numbers[str(update)], curves = analyse_lengths(found["lengths"], plan, workspace.seed + update)
             numbers[str(update)]["return"] = float(found["returns"].mean())
             arrays |= {f"{update} {name}": value for name, value in curves.items()}
         if update == settings.checkpoints[-1]:
             break
-        kept = lab.arrays(f"update-{update:03d}", partial(_update, ascent, lab, settings, update, baseline))
+        kept = workspace.arrays(f"update-{update:03d}", partial(_update, ascent, workspace, settings, update, baseline))
         baseline = Baseline(kept["centre"], kept["scale"], kept["weights"])
         ascent.parameters = kept["parameters"]
-        lab.say(f"update {update}: E[T] = {float(kept['length']):.4g}")
+        workspace.say(f"update {update}: E[T] = {float(kept['length']):.4g}")
     return numbers, arrays
 
 
-def _episodes(ascent: Ascent, lab: Lab, settings: Settings, update: int) -> dict[str, Any]:
-    found = lab.episodes(
+def _episodes(ascent: Ascent, workspace: Workspace, settings: Settings, update: int) -> dict[str, Any]:
+    found = workspace.episodes(
         f"checkpoint-{update}",
         HOPPER,
         ascent.module.numpy(),
         settings.episodes,
-        seed=lab.derived_seed(9000 + update),
+        seed=workspace.derived_seed(9000 + update),
         observation_sums=False,
         block_size=max(8, -(-settings.episodes // 8)) if settings.episodes > 200 else None,
     )
     return {"lengths": found.lengths, "returns": found.returns}
 
 
-def _update(ascent: Ascent, lab: Lab, settings: Settings, update: int, baseline: Baseline) -> dict[str, Any]:
+def _update(
+    ascent: Ascent, workspace: Workspace, settings: Settings, update: int, baseline: Baseline
+) -> dict[str, Any]:
     gradients, lengths, fitted = ascent.gradients(
         f"gradient-{update:03d}",
         settings.training_episodes,
-        seed=lab.derived_seed(10 * update),
+        seed=workspace.derived_seed(10 * update),
         baseline=baseline,
         chunk=10_000,
         groups=1,
@@ -82,7 +84,7 @@ def _update(ascent: Ascent, lab: Lab, settings: Settings, update: int, baseline:
 
 
 def draw(result: Result) -> Any:
-    """The phase distance of each checkpoint over time, and times to steady state against E[T]."""
+    """Draw the phase distance of each checkpoint over time, and the mixing times."""
     figure, axes = new_figure(1, 3, (12.0, 3.8))
     stages = result.settings["checkpoints"]
     colours = palette(len(stages))
@@ -120,7 +122,7 @@ def _time(entry: Any, kind: str) -> dict[str, float]:
 
 
 def findings(result: Result) -> Sequence[Finding]:
-    """The paper's sentence."""
+    """Judge the sentence of appendix F.2."""
     stages = [str(stage) for stage in result.settings["checkpoints"]]
     times = {stage: _time(result.numbers[stage], "raw") for stage in stages}
     perturbed = {stage: _time(result.numbers[stage], "perturbed") for stage in stages}
@@ -149,7 +151,7 @@ def findings(result: Result) -> Sequence[Finding]:
 
 
 def rows(result: Result) -> Sequence[tuple[str, str]]:
-    """Lengths and returns of each checkpoint."""
+    """Return lengths and returns of each checkpoint."""
     return [
         (
             f"after {stage} updates",

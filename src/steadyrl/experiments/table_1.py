@@ -32,7 +32,7 @@ from steadyrl.exact.stationary import average_episode_length, expected_visits
 from steadyrl.exact.tabular import extend_policy, uniform_policy
 from steadyrl.exact.values import episode_performance
 from steadyrl.experiments.experiment import Cost, Experiment, Finding, Result
-from steadyrl.experiments.workspace import Lab
+from steadyrl.experiments.workspace import Workspace
 
 Array = NDArray[np.float64]
 
@@ -42,7 +42,7 @@ _LEVEL = 0.001  # chance that the largest of all sampled differences is called o
 
 @dataclass(frozen=True)
 class Settings:
-    """Which processes and environments, and how much of them."""
+    """Processes and environments, and how many episodes of each."""
 
     toy_texts: tuple[str, ...] = ("FrozenLake-v1", "CliffWalking-v1", "Taxi-v4")
     environments: tuple[tuple[str, str, int], ...] = (
@@ -54,18 +54,18 @@ class Settings:
     )
     """Gymnasium id, policy, episodes; the stream on the other side is about as long."""
     copies: int = 16
-    """Streams side by side."""
+    """Streams that run side by side; the key is part of saved results."""
 
 
-def run(settings: Settings, lab: Lab) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Compute or estimate both sides."""
+def run(settings: Settings, workspace: Workspace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Compute both sides for finite processes, and estimate them for environments."""
     numbers: dict[str, Any] = {"processes": {}, "environments": {}}
     arrays: dict[str, Any] = {}
     for name, (process, policy) in _processes(settings).items():
-        lab.say(f"table-1: {name}, {process.n_states:,} states")
+        workspace.say(f"table-1: {name}, {process.n_states:,} states")
         numbers["processes"][name] = _both_sides(process, policy)
     for part, (name, policy_name, episodes) in enumerate(settings.environments):
-        found = lab.arrays(name, partial(_sampled, lab, name, policy_name, episodes, part, settings))
+        found = workspace.arrays(name, partial(_sampled, workspace, name, policy_name, episodes, part, settings))
         entry, z = _compare(found)
         numbers["environments"][name] = {"policy": policy_name, "episodes": episodes, **entry}
         arrays[f"z {name}"] = z
@@ -121,11 +121,13 @@ def fixed_point(process: LearningProcess, policy: Any) -> Array:
     return rho
 
 
-def _sampled(lab: Lab, name: str, policy_name: str, episodes: int, part: int, settings: Settings) -> dict[str, Any]:
+def _sampled(
+    workspace: Workspace, name: str, policy_name: str, episodes: int, part: int, settings: Settings
+) -> dict[str, Any]:
     """Return sums over episodes, and over a stream, of the observation, the reward and ends."""
-    policy = lab.policy(name, policy_name)
-    seed = lab.derived_seed(100 * part)
-    found = lab.episodes(
+    policy = workspace.policy(name, policy_name)
+    seed = workspace.derived_seed(100 * part)
+    found = workspace.episodes(
         f"{name} episodes",
         name,
         policy,
@@ -139,7 +141,7 @@ def _sampled(lab: Lab, name: str, policy_name: str, episodes: int, part: int, se
     assert track is not None
     edges = np.concatenate([[0], np.cumsum(found.lengths + 1)[:-1]])
     sums = np.add.reduceat(track.observations, edges, axis=0)
-    lab.say(f"{name}: a stream of {int(found.lengths.sum()):,} steps")
+    workspace.say(f"{name}: a stream of {int(found.lengths.sum()):,} steps")
     steps = -(-int((found.lengths + 1).sum()) // settings.copies)
     stream = endless_stream(name, policy, settings.copies, steps, seed=seed + 1)
     return {
@@ -150,7 +152,7 @@ def _sampled(lab: Lab, name: str, policy_name: str, episodes: int, part: int, se
     }
 
 
-def endless_stream(environment: str, policy: Any, copies: int, steps: int, *, seed: int) -> Array:
+def endless_stream(environment: str, policy: Any, num_envs: int, steps: int, *, seed: int) -> Array:
     """Return [cycles, d + 2]: sums of observation, reward and one over whole cycles of endless streams.
 
     Each copy runs through its episodes as NEXT_STEP autoreset does: after a terminal state, one step resets. A cycle is
@@ -160,7 +162,7 @@ def endless_stream(environment: str, policy: Any, copies: int, steps: int, *, se
     source = as_source(environment)
     rng = np.random.default_rng(seed)
     cycles: list[Array] = []
-    for copy in range(copies):
+    for copy in range(num_envs):
         env = source.make()
         seen, first = 0, True
         while seen < steps:
@@ -219,7 +221,7 @@ def _ratios(sums: Array) -> tuple[Array, Array]:
 
 
 def draw(result: Result) -> Any:
-    """How far the two sides are apart: exact ones in digits, sampled ones in standard errors."""
+    """Draw how far the two sides are apart: exact ones relatively, sampled ones in standard errors."""
     figure, axes = new_figure(1, 2, (11.0, 4.0))
     exact = result.numbers["processes"]
     names = list(exact)
@@ -253,7 +255,7 @@ def draw(result: Result) -> Any:
 
 
 def findings(result: Result) -> Sequence[Finding]:
-    """The third row of Table 1."""
+    """Judge the third row of Table 1."""
     exact, sampled = result.numbers["processes"].values(), result.numbers["environments"].values()
     worst = max(entry["largest difference of distributions"] for entry in exact)
     performance = max(entry["relative difference of performance"] for entry in exact)
@@ -273,7 +275,7 @@ def findings(result: Result) -> Sequence[Finding]:
             performance < _TOLERANCE,
         ),
         Finding(
-            "E[T] = 1 / rho(terminal states) (in the proof of Theorem 4)",
+            "E[T] = 1 / rho(terminal states) (Proposition 4)",
             f"differ by {lengths:.1e} at most, relatively",
             lengths < _TOLERANCE,
         ),
@@ -293,7 +295,7 @@ def _together(entry: Any) -> bool:
 
 
 def rows(result: Result) -> Sequence[tuple[str, str]]:
-    """Table 1 filled in."""
+    """Return Table 1 filled in with numbers."""
     found = [
         (
             name,

@@ -1,8 +1,8 @@
-"""Where experiments work: collecting with a memory, so that an interrupted run goes on where it stopped.
+"""Collects an experiment's data so that an interrupted run can be resumed where it stopped.
 
-Everything that a run asks for has a label. What is finished is kept under it in the run's folder of unfinished work,
-and what is half finished keeps its blocks there; a second run with the same settings finds both. The folder goes when
-the experiment is done.
+Everything that a run asks for has a label. Finished parts are saved under their labels in the run's folder of
+unfinished work, and half-finished parts keep their blocks there; a second run with the same settings finds both. The
+folder is deleted when the experiment is complete.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SEEDS = 1_000_003  # apart, so that runs of neighbouring seeds do not meet
 
 @dataclass
 class Workspace:
-    """A folder of unfinished work, and how to collect."""
+    """A folder of unfinished work, and the options for collecting."""
 
     seed: int
     folder: Path
@@ -40,14 +40,14 @@ class Workspace:
     progress: bool | TextIO = False
     say: Callable[[str], None] = lambda text: None
     versions: dict[str, str] = field(default_factory=dict)
-    """Of all that took part so far."""
+    """Versions of all packages used so far."""
 
     def derived_seed(self, number: int) -> int:
         """Return the seed of the run's part with this number."""
         return self.seed + _SEEDS * (number + 1)
 
     def arrays(self, label: str, compute: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """Return what `compute` gives, or gave when the run was interrupted."""
+        """Return the arrays of `compute()`, or those that it returned before the run was interrupted."""
         path = self.folder / f"{label}.npz"
         if path.exists():
             header, found = load_arrays(path, _KIND)
@@ -68,7 +68,7 @@ class Workspace:
         return self.task(environment, policy).policy
 
     def episodes(self, label: str, environment: Any, policy: Any, count: int, *, seed: int, **more: Any) -> Episodes:
-        """Collect episodes; finished blocks survive an interruption, the whole is the caller's to keep."""
+        """Collect episodes; finished blocks survive an interruption, and the caller saves the whole."""
         partial = self.folder / f"{label}.partial"
         self.say(f"{label}: {count:,} episodes")
         options = {"checkpoint": partial, "resume": partial.exists()}
@@ -88,7 +88,7 @@ class Workspace:
         perturbation: Perturbation | None = None,
         **more: Any,
     ) -> Samples:
-        """Collect samples; finished blocks survive an interruption, the whole is the caller's to keep."""
+        """Collect samples; finished blocks survive an interruption, and the caller saves the whole."""
         partial = self.folder / f"{label}.partial"
         self.say(f"{label}: {rollouts:,} rollouts")
         options = {"checkpoint": partial, "resume": partial.exists(), "perturbation": perturbation}
@@ -102,14 +102,14 @@ class Workspace:
         """Collect episodes in chunks; return sums of the first `width` observed values at each age, and all lengths.
 
         Args:
-            label: of the part.
+            label: the name of this part of the run.
             environment: as for `collect_episodes`.
             policy: as for `collect_episodes`.
-            count: episodes in all.
-            seed: of the part.
+            count: total number of episodes.
+            seed: the seed of this part of the run.
             chunk: episodes held in memory at once; half of it is a block, so that two cores share a chunk.
-            groups: groups in all, whose scatter gives error bands.
-            width: observed values kept.
+            groups: total number of groups; error bands come from their scatter.
+            width: number of observed values that are kept.
         """
         chunks = -(-count // chunk)
         sums: list[AgeSums] = []
