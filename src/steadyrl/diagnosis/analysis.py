@@ -83,8 +83,8 @@ class Diagnosis:
     batches: Array
     """The distance of the first updates' batches, if nothing is done."""
     recommendation: Recommendation
-    truncated: float
-    """The share of episodes that a time limit cut."""
+    truncated: float | None
+    """Share of episodes that a time limit ended; None if the source does not say."""
     marginals: Marginals | None = None
     convergence: Convergence | None = None
     warnings: tuple[str, ...] = ()
@@ -241,7 +241,7 @@ def diagnose_lengths(
     """
     _check(tolerance, None, num_envs, n_steps, 1)
     lengths = as_gymnasium_lengths(gymnasium_lengths)
-    gathered = EpisodeRecords(name, "unknown", lengths, np.zeros(len(lengths), dtype=bool))
+    gathered = EpisodeRecords(name, "unknown", lengths)
     return analyse(gathered, tolerance=tolerance, num_envs=num_envs, n_steps=n_steps, rng=np.random.default_rng(0))
 
 
@@ -263,7 +263,7 @@ def analyse(
     paper = Perturbation.for_average_episode_length(lengths.mean) if lengths.mean > 1 else None
     marginals = _marginals(gathered, lengths, confidence, paper, tolerance)
     opinion, missing = _opinion(gathered)
-    truncated = float(gathered.truncated.mean())
+    truncated = gathered.truncated_share
     return Diagnosis(
         environment=gathered.environment,
         policy=gathered.policy,
@@ -356,7 +356,7 @@ def _opinion(gathered: EpisodeRecords) -> tuple[Convergence | None, tuple[str, .
         return None, (str(error),)
 
 
-def _warnings(gathered: EpisodeRecords, confidence: LengthsConfidence, truncated: float) -> tuple[str, ...]:
+def _warnings(gathered: EpisodeRecords, confidence: LengthsConfidence, truncated: float | None) -> tuple[str, ...]:
     """Where the analysis does not hold, or not well."""
     result = []
     error, count = confidence.mixing_time.relative_error, len(gathered.lengths)
@@ -373,7 +373,7 @@ def _warnings(gathered: EpisodeRecords, confidence: LengthsConfidence, truncated
             "the mixing time rests on a few odd episodes, since lengths hardly vary: it may be many times longer, or "
             "never come; treat it as never, or collect more"
         )
-    if truncated > 0.5:
+    if truncated is not None and truncated > 0.5:
         result.append(
             f"a time limit cuts {truncated:.0%} of all episodes: the process then includes the step counter, and "
             "results hold for this limit only"

@@ -200,7 +200,7 @@ def _run(found: Diagnosis, command: str) -> list[tuple[str, str]]:
     }
     result = [("command", command)] if command else []
     result += [
-        ("episodes", f"{found.episodes:,}, of which {found.truncated:.0%} were cut by a time limit"),
+        ("episodes", f"{found.episodes:,}{_truncated(found.truncated)}"),
         ("seed", "none: read from a file" if found.seed is None else str(found.seed)),
         ("versions", ", ".join(f"{name} {number}" for name, number in sorted(versions.items()))),
     ]
@@ -247,3 +247,7 @@ _PAGE = """<!doctype html>
 </body>
 </html>
 """
+
+
+def _truncated(share: float | None) -> str:
+    return "" if share is None else f", of which {share:.0%} were ended by a time limit"

@@ -4,7 +4,9 @@ Episodes are independent and alike, so their ends are a renewal process, and the
 of their episodes) bound how far their states can be from the steady state. Numpy and scipy are all that is needed.
 
 - `distribution`: `EpisodeLengths`, the distribution of T
-- `files`: lengths from monitor.csv, text, npy and npz files; `records` is what a file or a collection of episodes says
+- `files`: lengths from text, csv and monitor.csv (`text_files`), JSON, RLlib's and TensorBoard's logs (`log_files`),
+  npy and npz files; `columns` finds the column of lengths; `records` is what a file or a collection of episodes says
+- `drift`: whether lengths change over a training log, and its latest homogeneous stretch
 - `renewal`: the renewal equation, phase distance, mixing time, distance of batches
 - `confidence`: intervals for all of these; `distance_bands` is the band of the phase distance
 - `age_sums`, `moments`: sums of observations at each age, and the marginal means at every time that follow from them
@@ -18,7 +20,8 @@ from steadyrl.lengths.age_sums import AgeSums
 from steadyrl.lengths.confidence import LengthsConfidence, bootstrap, steady_state_mean
 from steadyrl.lengths.delays import Delays, design_delays, uniform_delays
 from steadyrl.lengths.distribution import EpisodeLengths
-from steadyrl.lengths.files import load_lengths
+from steadyrl.lengths.drift import Drift, find_drift
+from steadyrl.lengths.files import load_lengths, read_lengths
 from steadyrl.lengths.moments import MarginalMoments, marginal_moments
 from steadyrl.lengths.renewal import batch_distance, phase_distance, phase_mixing_time, renewal_sequence
 from steadyrl.lengths.strategies import Recommendation, Strategy, compare_strategies, recommend
@@ -26,6 +29,7 @@ from steadyrl.lengths.strategies import Recommendation, Strategy, compare_strate
 __all__ = [
     "AgeSums",
     "Delays",
+    "Drift",
     "EpisodeLengths",
     "LengthsConfidence",
     "MarginalMoments",
@@ -35,10 +39,12 @@ __all__ = [
     "bootstrap",
     "compare_strategies",
     "design_delays",
+    "find_drift",
     "load_lengths",
     "marginal_moments",
     "phase_distance",
     "phase_mixing_time",
+    "read_lengths",
     "recommend",
     "renewal_sequence",
     "steady_state_mean",

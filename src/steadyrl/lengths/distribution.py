@@ -6,6 +6,7 @@ observation stopped are censored, and enter through the Kaplan-Meier estimate.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 from steadyrl.errors import LengthsError
 
 Array = NDArray[np.float64]
+
+
+LONGEST = 20_000_000
+"""Longest episode that is accepted, in actions: distributions take memory in proportion to it."""
 
 
 class HasLengths(Protocol):
@@ -99,6 +104,23 @@ class EpisodeLengths:
         """Return the distribution of T in collected `Episodes`, which are all complete: nothing is censored."""
         return cls.from_gymnasium(episodes.lengths)
 
+    @classmethod
+    def from_file(
+        cls, path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, column: str | int | None = None
+    ) -> EpisodeLengths:
+        """Return the distribution of T in one or several files: logs, csv, saved episodes (see `read_lengths`).
+
+        Args:
+            path: A file, a directory of monitor.csv files, or several of them; "-" is standard input.
+            column: Name of the column with the lengths, or its index, counted from 0; None finds it by its name.
+
+        Raises:
+            FileFormatError: If a file cannot be read, or holds something other than lengths.
+        """
+        from steadyrl.lengths.files import load_lengths
+
+        return load_lengths(path, column=column)
+
     @cached_property
     def survival(self) -> Array:
         """P(T >= k) for k = 0, 1, ..., the longest length."""
@@ -139,4 +161,9 @@ def as_gymnasium_lengths(lengths: ArrayLike | Sequence[int]) -> NDArray[np.int64
     if bad.any():
         i = int(np.argmax(bad))
         raise LengthsError(f"lengths[{i}] is {values[i]}; an episode's number of actions is a whole number, 0 or more")
+    if values.max() > LONGEST:
+        raise LengthsError(
+            f"lengths[{int(np.argmax(values))}] is {values.max():.10g}; that cannot be a length: more than {LONGEST:,} "
+            "actions in an episode are not supported (count in units of several steps if they are real)"
+        )
     return values.astype(np.int64)

@@ -1,79 +1,205 @@
-"""Episode lengths from the files that people have: no environment needs to be installed to read them.
+"""Episode lengths from the files that people have; no environment needs to be installed to read them.
 
-`.npz`: what `Episodes.save` wrote. `.npy`: an array of lengths. Text and csv: one length a line, or a column called
-`l`, `length` or `lengths`, with or without the first line that Stable-Baselines3's Monitor writes. Lengths are
-Gymnasium's.
+Text and csv (`text_files`), Stable-Baselines3's monitor.csv and a directory of them, its evaluations.npz, JSON, JSON
+lines, RLlib's result.json and TensorBoard event files (`log_files`), npy arrays, and what `Episodes.save` wrote.
+Lengths are Gymnasium's: the number of actions in an episode.
 """
 
 from __future__ import annotations
 
-import csv
-import json
+import io
 import os
+import sys
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from steadyrl.common.storage import load_arrays, write_atomically
 from steadyrl.errors import FileFormatError, LengthsError
 from steadyrl.lengths.age_sums import AgeSums
+from steadyrl.lengths.columns import find_column
 from steadyrl.lengths.distribution import EpisodeLengths, as_gymnasium_lengths
-from steadyrl.lengths.records import EpisodeRecords
+from steadyrl.lengths.log_files import read_events, read_json
+from steadyrl.lengths.records import EpisodeRecords, LoggedLengths
+from steadyrl.lengths.text_files import UNORDERED, read_text
 
-_NAMES = ("l", "length", "lengths", "episode_length", "episode_lengths")
-_LARGEST = 1 << 30
+PathLike = str | os.PathLike[str]
 
-
-def read_lengths(path: str | os.PathLike[str]) -> EpisodeRecords:
-    """Return what a file says of episodes.
-
-    Raises:
-        FileFormatError: if the file is none of these, or holds something that is no length.
-    """
-    file = Path(path)
-    if not file.is_file():
-        raise FileFormatError(f"{os.fspath(path)!r} is not a file; give .npz, .npy, .txt or .csv with episode lengths")
-    if file.suffix == ".npz":
-        return _from_collected(file)
-    environment = file.name
-    if file.suffix == ".npy":
-        try:
-            values = np.load(file, allow_pickle=False)
-        except (ValueError, OSError, EOFError) as error:
-            raise FileFormatError(f"{os.fspath(path)!r} is not an array of lengths ({error})") from error
-    else:
-        values, monitored = _from_text(file)
-        environment = monitored or environment
-    try:
-        lengths = as_gymnasium_lengths(values)
-    except LengthsError as error:
-        raise FileFormatError(f"{os.fspath(path)!r}: {error}") from error
-    if lengths.max() > _LARGEST:
-        raise FileFormatError(f"{os.fspath(path)!r} has an episode of {lengths.max()} actions; that cannot be a length")
-    return EpisodeRecords(environment, "unknown", lengths, np.zeros(len(lengths), dtype=bool))
+FORMATS = (
+    "text or csv, monitor.csv or a directory of them, json, jsonl, RLlib's result.json, TensorBoard event files, "
+    "evaluations.npz, npy, or what Episodes.save wrote"
+)
+"""What can be read, for messages and help texts."""
+_IN_DIRECTORY = ("*monitor.csv", "result.json", "*tfevents*", "evaluations.npz")  # the first kind that is there is read
+_UNPACKED = 1 << 32  # bytes; a larger array in an archive is refused
 
 
-def load_lengths(path: str | os.PathLike[str]) -> EpisodeLengths:
-    """Return the distribution of T in a file of episodes or lengths: what `steadyrl diagnose --from` reads.
+def read_lengths(paths: PathLike | Sequence[PathLike], *, column: str | int | None = None) -> EpisodeRecords:
+    """Return the episodes in one or several files.
 
-    `.npz`: saved `Episodes`; `.npy`, text, csv (Stable-Baselines3's monitor.csv too): Gymnasium's lengths.
+    Lengths are in the order in which the episodes ended where the files tell it: episodes of several monitor.csv or
+    event files are merged by the time of their end, others follow each other as the files were given.
+
+    Args:
+        paths: A file, a directory, or several of them; "-" is standard input.
+        column: Name of the column (or tag, or field) with the lengths, or its index in a csv, counted from 0. None
+            finds it by a name such as l, length, ep_len or episode_length.
 
     Raises:
-        FileFormatError: if the file is none of these, or holds something that is no length.
+        FileFormatError: If a file cannot be read, or holds something other than lengths.
+        MissingExtraError: If TensorBoard is needed and not installed.
     """
-    return EpisodeLengths.from_gymnasium(read_lengths(path).lengths)
+    if isinstance(column, bool) or not (column is None or isinstance(column, str | int)):
+        raise FileFormatError(f"column is {column!r}; give a name, or an index counted from 0")
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not given:
+        raise FileFormatError("no files were given; give at least one with episode lengths")
+    files = [file for path in given for file in _files(path)]
+    if len(files) == 1 and str(files[0]) != "-" and _opening(files[0]).startswith(b"PK"):
+        return _from_archive(files[0], column)
+    parts = [_checked(_read(file, column), file) for file in files]
+    return _joined(parts, files)
 
 
-def write_lengths(lengths: EpisodeLengths, episodes: int, path: str | os.PathLike[str]) -> None:
-    """Write Gymnasium's lengths of the episodes that the distribution was observed in, one a line, shortest first."""
+def load_lengths(path: PathLike | Sequence[PathLike], *, column: str | int | None = None) -> EpisodeLengths:
+    """Return the distribution of T in one or several files of episodes or lengths (see `read_lengths`).
+
+    Raises:
+        FileFormatError: If a file cannot be read, or holds something other than lengths.
+    """
+    return EpisodeLengths.from_gymnasium(read_lengths(path, column=column).lengths)
+
+
+def write_lengths(lengths: EpisodeLengths, episodes: int, path: PathLike) -> None:
+    """Write Gymnasium's lengths of the episodes in which the distribution was observed, one a line, shortest first."""
     counts = np.rint(lengths.probabilities * episodes).astype(np.int64)
     numbers = np.repeat(np.arange(len(counts)) - 1, counts)
-    write_atomically(path, "".join(f"{number}\n" for number in numbers).encode())
+    lines = [f"# episode lengths (actions), {UNORDERED}\n", *(f"{number}\n" for number in numbers)]
+    write_atomically(path, "".join(lines).encode())
+
+
+def _files(path: PathLike) -> list[Path]:
+    """Return the files that a path stands for: itself, or those of the first known kind in a directory."""
+    file = Path(path)
+    if str(path) == "-" or file.is_file():
+        return [file]
+    if not file.is_dir():
+        raise FileFormatError(f"{os.fspath(path)!r} is not a file or directory; give episode lengths as {FORMATS}")
+    for pattern in _IN_DIRECTORY:
+        found = sorted(inside for inside in file.glob(pattern) if inside.is_file())
+        if found:
+            return found
+    raise FileFormatError(
+        f"the directory {os.fspath(path)!r} has no monitor.csv, result.json, TensorBoard event file or "
+        "evaluations.npz; name the file with the lengths"
+    )
+
+
+def _read(file: Path, column: str | int | None) -> LoggedLengths:
+    """Return the lengths in one file, whose kind is seen from its first bytes."""
+    where = "standard input" if str(file) == "-" else repr(str(file))
+    if "tfevents" in file.name:
+        return read_events(file, _name(column))
+    try:
+        with _open(file) as stream:
+            head = stream.peek(64)[:64].lstrip()
+            if head.startswith(b"PK") and str(file) == "-":
+                raise FileFormatError("standard input is an npz archive; give the name of the file instead")
+            if head.startswith(b"PK"):
+                found = _from_archive(file, column)
+                return LoggedLengths(found.lengths, found.environment, ordered=found.ordered)
+            if head.startswith(b"\x93NUMPY"):
+                return LoggedLengths(_array(stream, where))
+            text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline=None)
+            if head.startswith((b"{", b"[")):
+                return read_json(text, where, _name(column))
+            return read_text(text, where, column)
+    except (UnicodeDecodeError, OSError) as error:
+        raise FileFormatError(f"{where} is not a text file ({error})") from error
+
+
+def _open(file: Path) -> io.BufferedReader:
+    if str(file) == "-":
+        return io.BufferedReader(io.BytesIO(sys.stdin.buffer.read()))  # type: ignore[arg-type]  # any raw stream will do
+    return open(file, "rb")
+
+
+def _opening(file: Path) -> bytes:
+    try:
+        with open(file, "rb") as stream:
+            return stream.read(2)
+    except OSError as error:
+        raise FileFormatError(f"{str(file)!r} cannot be read ({error.strerror})") from error
+
+
+def _name(column: str | int | None) -> str | None:
+    if isinstance(column, int):
+        raise FileFormatError(f"column is {column}, but only csv and text files have numbered columns; give a name")
+    return column
+
+
+def _array(stream: IO[bytes], where: str) -> Any:
+    try:
+        return np.load(stream, allow_pickle=False).reshape(-1)
+    except (ValueError, OSError, EOFError, SyntaxError, MemoryError) as error:
+        raise FileFormatError(f"{where} is not an array of lengths ({error})") from error
+
+
+def _checked(found: LoggedLengths, file: Path) -> LoggedLengths:
+    where = "standard input" if str(file) == "-" else repr(str(file))
+    try:
+        lengths = as_gymnasium_lengths(found.lengths)
+    except LengthsError as error:
+        raise FileFormatError(f"{where}: {error}") from error
+    return LoggedLengths(lengths, found.environment, found.ended, found.ordered)
+
+
+def _joined(parts: list[LoggedLengths], files: list[Path]) -> EpisodeRecords:
+    """Return the episodes of all files, in the order of their ends where all files tell it."""
+    lengths = np.concatenate([part.lengths for part in parts])
+    ordered = all(part.ordered for part in parts) and len(parts) == 1
+    clocks = [part.ended for part in parts if part.ended is not None and np.isfinite(part.ended).all()]
+    if len(parts) > 1 and len(clocks) == len(parts):
+        lengths = lengths[np.argsort(np.concatenate(clocks), kind="stable")]
+        ordered = True
+    names = list(dict.fromkeys(part.environment for part in parts if part.environment))
+    standard = ["standard input" if str(file) == "-" else file.name for file in files]
+    fallback = standard[0] if len(files) == 1 else f"{len(files)} files"
+    return EpisodeRecords(
+        environment=", ".join(names) or fallback,
+        policy="unknown",
+        lengths=lengths,
+        ordered=ordered,
+        files=tuple(str(file) for file in files),
+    )
+
+
+def _from_archive(file: Path, column: str | int | None) -> EpisodeRecords:
+    """Return what `Episodes.save` wrote, or the lengths in another npz file, such as SB3's evaluations.npz."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            names = [name.removesuffix(".npy") for name in archive.namelist()]
+            size = max((entry.file_size for entry in archive.infolist()), default=0)
+    except (zipfile.BadZipFile, OSError, ValueError):
+        return _from_collected(file)  # which says what is wrong
+    if "steadyrl" in names or not names:
+        return _from_collected(file)
+    name = names[find_column(names, _name(column), repr(str(file)))]
+    if size > _UNPACKED:
+        raise FileFormatError(f"{str(file)!r} would unpack to {size:,} bytes; that cannot be a list of lengths")
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            values = np.asarray(archive[name]).reshape(-1)
+    except (ValueError, OSError, EOFError, KeyError, SyntaxError, MemoryError, zipfile.BadZipFile) as error:
+        raise FileFormatError(f"{str(file)!r} is damaged ({error})") from error
+    return _joined([_checked(LoggedLengths(values), file)], [file])
 
 
 def _from_collected(file: Path) -> EpisodeRecords:
-    """What `Episodes.save` wrote."""
+    """Return the episodes that `Episodes.save` wrote."""
     header, arrays = load_arrays(file, "episodes")
     try:
         lengths, truncated, origin = arrays["lengths"], arrays["truncated"], header["provenance"]
@@ -96,33 +222,5 @@ def _from_collected(file: Path) -> EpisodeRecords:
         skipped=len(skipped),
         first_failure=skipped[0] if skipped else "",
         provenance=dict(origin),
+        files=(str(file),),
     )
-
-
-def _from_text(file: Path) -> tuple[NDArray[np.float64], str | None]:
-    """The numbers of a text or csv file, and the environment if a Monitor wrote it."""
-    try:
-        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (UnicodeDecodeError, OSError) as error:
-        raise FileFormatError(f"{os.fspath(file)!r} is not a text file ({error})") from error
-    environment = None
-    if lines and lines[0].startswith("#"):
-        try:
-            environment = json.loads(lines[0][1:]).get("env_id")
-        except (json.JSONDecodeError, AttributeError):
-            environment = None
-        lines = lines[1:]
-    if not lines:
-        raise FileFormatError(f"{os.fspath(file)!r} holds no lengths")
-    rows = list(csv.reader(lines)) if "," in lines[0] else [line.split() for line in lines]
-    names = [word.strip().strip('"').lower() for word in rows[0]]
-    column = next((names.index(name) for name in _NAMES if name in names), None)
-    try:
-        if column is not None:
-            return np.array([float(row[column]) for row in rows[1:]]), environment
-        return np.array([float(word) for row in rows for word in row]), environment
-    except (ValueError, IndexError) as error:
-        raise FileFormatError(
-            f"{os.fspath(file)!r} is not a list of lengths ({error}); give one number a line, or a csv with a column "
-            f"named {', '.join(_NAMES)}"
-        ) from error

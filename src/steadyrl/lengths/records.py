@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from steadyrl.common.checks import whole_number
+from steadyrl.errors import LengthsError
 from steadyrl.lengths.age_sums import AgeSums
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class LoggedLengths:
+    """Lengths as one file states them, before they are checked."""
+
+    lengths: NDArray[Any]
+    """Number of actions in each episode, in the order of the file."""
+    environment: str | None = None
+    """The environment that the file names, if it names one."""
+    ended: Array | None = None
+    """Time at which each episode ended, in seconds since the epoch, if the file tells."""
+    ordered: bool = True
+    """Whether the file lists episodes in the order in which they ended."""
+
+
+@dataclass(frozen=True, eq=False)
 class EpisodeRecords:
     """Complete episodes of one environment and policy."""
 
@@ -24,8 +40,8 @@ class EpisodeRecords:
     """Name of the policy; "unknown" if the source does not say."""
     lengths: NDArray[np.int64]
     """Number of actions in each episode, as Gymnasium counts them."""
-    truncated: NDArray[np.bool_]
-    """Whether a time limit ended the episode; all False where it is not known."""
+    truncated: NDArray[np.bool_] | None = None
+    """Whether a time limit ended each episode; None if the source does not say, as with most logs."""
     groups: tuple[AgeSums, ...] = ()
     """Sums by age for groups of episodes; the scatter between groups gives error bands."""
     streams: Array | None = None
@@ -37,3 +53,32 @@ class EpisodeRecords:
     first_failure: str = ""
     """Error message of the first episode that failed."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    """Where the episodes come from: environment, policy, seed, versions."""
+    ordered: bool = False
+    """Whether `lengths` are in the order in which the episodes ended while a policy may have been learning, as in a
+    training log. Only then can a drift be looked for (`find_drift`)."""
+    files: tuple[str, ...] = ()
+    """The files that were read."""
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __repr__(self) -> str:
+        known = "unknown" if self.truncated_share is None else f"{self.truncated_share:.3g}"
+        mean = f"{self.lengths.mean():.4g}" if len(self.lengths) else "nan"
+        return f"EpisodeRecords({self.environment!r}, episodes={len(self)}, mean length={mean}, truncated={known})"
+
+    @property
+    def truncated_share(self) -> float | None:
+        """Share of episodes that a time limit ended; None if the source does not say."""
+        if self.truncated is None or not len(self.truncated):
+            return None
+        return float(self.truncated.mean())
+
+    def last(self, episodes: int) -> EpisodeRecords:
+        """Return only the latest episodes, without sums by age (which cover all); everything if there are no more."""
+        count = whole_number("episodes", episodes, LengthsError)
+        if count >= len(self):
+            return self
+        truncated = None if self.truncated is None else self.truncated[-count:]
+        return replace(self, lengths=self.lengths[-count:], truncated=truncated, groups=(), streams=None)

@@ -1,0 +1,140 @@
+"""Episode lengths from text and csv files, read in pieces: ten million rows take seconds and little memory.
+
+One length a line, or a table with a header. Columns are separated by commas, semicolons, tabs or spaces. The first line
+of a monitor.csv (`#{"t_start": ..., "env_id": ...}`) tells the environment and when recording began.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable
+from itertools import chain
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steadyrl.errors import FileFormatError
+from steadyrl.lengths.columns import NAMES, find_column
+from steadyrl.lengths.records import LoggedLengths
+
+Array = NDArray[np.float64]
+
+UNORDERED = "shortest first"
+"""Words in a comment on the first line of files whose lengths are sorted."""
+_LONGEST_LINE = 1 << 26  # characters; a file without line breaks is a list of numbers at most
+
+
+def read_text(stream: IO[str], where: str, column: str | int | None) -> LoggedLengths:
+    """Return the lengths in a text or csv file.
+
+    Args:
+        stream: The open file.
+        where: Its name, for error messages.
+        column: Name of the column, or its index counted from 0; None finds it by its name.
+    """
+    comments, first = _opening(stream)
+    about = _monitor_header(comments[0]) if comments else {}
+    if not first:
+        raise FileFormatError(f"{where} holds no lengths")
+    second = _next_line(stream)
+    delimiter = next((mark for mark in ("\t", ";", ",") if mark in first), None)
+    row = _cells(first, delimiter)
+    header = not _number(row[column] if isinstance(column, int) and column < len(row) else row)
+    if not header and not second and column is None:  # all numbers on one line
+        return LoggedLengths(np.array([float(cell) for cell in row]))
+    place = _place(row, column, where, header=header)
+    clock = next((i for i, name in enumerate(row) if name == "t"), None) if "t_start" in about and header else None
+    columns = [place] if clock is None else [place, clock]
+    lines = chain([] if header else [first], [second] if second else [], stream)
+    if header and not second:
+        raise FileFormatError(f"{where} holds no lengths")
+    found = _numbers(lines, delimiter, columns, where)
+    ended = None if clock is None else about["t_start"] + found[:, 1]
+    environment = about.get("env_id")
+    return LoggedLengths(
+        found[:, 0],
+        environment=environment if isinstance(environment, str) else None,
+        ended=ended,
+        ordered=not any(UNORDERED in comment for comment in comments),
+    )
+
+
+def _opening(stream: IO[str]) -> tuple[list[str], str]:
+    """Return the comments at the top of a file, and its first line after them."""
+    comments = []
+    while line := _next_line(stream):
+        if not line.startswith("#"):
+            return comments, line
+        comments.append(line)
+    return comments, ""
+
+
+def _next_line(stream: IO[str]) -> str:
+    """Return the next line that is not blank, or an empty string at the end."""
+    while line := stream.readline(_LONGEST_LINE):
+        if line.strip():
+            return line
+    return ""
+
+
+def _monitor_header(comment: str) -> dict[str, Any]:
+    try:
+        found = json.loads(comment[1:])
+    except (json.JSONDecodeError, RecursionError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    start = found.get("t_start")
+    if not isinstance(start, int | float) or isinstance(start, bool) or not np.isfinite(start):
+        found.pop("t_start", None)
+    return found
+
+
+def _cells(line: str, delimiter: str | None) -> list[str]:
+    cells = line.split() if delimiter is None else next(csv.reader([line], delimiter=delimiter))
+    return [cell.strip().strip('"') for cell in cells]
+
+
+def _number(cells: str | list[str]) -> bool:
+    try:
+        for cell in [cells] if isinstance(cells, str) else cells:
+            float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _place(row: list[str], column: str | int | None, where: str, *, header: bool) -> int:
+    if isinstance(column, int):
+        if not 0 <= column < len(row):
+            raise FileFormatError(f"{where} has {len(row)} columns; column={column} must be from 0 to {len(row) - 1}")
+        return column
+    if header:
+        return find_column(row, column, where)
+    if column is not None:
+        raise FileFormatError(
+            f"{where} has no header, so its columns have no names; give the index of the one with lengths, counted "
+            f"from 0, instead of column={column!r}"
+        )
+    if len(row) > 1:
+        raise FileFormatError(
+            f"{where} has {len(row)} columns and no header, so it cannot be told which column holds the lengths; give "
+            "its index, counted from 0 (column=1 for the second), or add a header line"
+        )
+    return 0
+
+
+def _numbers(lines: Iterable[str], delimiter: str | None, columns: list[int], where: str) -> Array:
+    """Return the columns as an array [rows, columns], parsed by numpy in pieces."""
+    try:
+        found: Array = np.loadtxt(lines, delimiter=delimiter, usecols=columns, comments=None, quotechar='"', ndmin=2)
+    except UnicodeDecodeError:
+        raise
+    except (ValueError, IndexError) as error:
+        raise FileFormatError(
+            f"{where} is not a list of lengths ({str(error).removesuffix('.')}); give one number a line, or a csv with "
+            f"a column named {', '.join(NAMES)}"
+        ) from error
+    return found
