@@ -49,7 +49,8 @@ UPDATES = 1000
 """Updates of training after which costs are compared, unless told otherwise."""
 _SPAN = 30  # average episode lengths over which d(t) is computed for every way
 _MOST = 100_000
-_NEGLIGIBLE = 1e-3
+NEGLIGIBLE = 1e-3
+"""Share of all steps by which a cure must beat the raw process; below it things are left as they are."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ def recommend(
     ranked = sorted(found, key=lambda way: (math.isinf(way.steady_after), way.lost(horizon)))
     raw = found[0]
     extra = raw.lost(horizon) - ranked[0].lost(horizon)
-    well = raw.steady_after <= n_steps or (math.isfinite(raw.steady_after) and extra <= _NEGLIGIBLE * horizon)
+    well = raw.steady_after <= n_steps or (math.isfinite(raw.steady_after) and extra <= NEGLIGIBLE * horizon)
     chosen = raw if well else ranked[0]
     delays = design_delays(lengths, tolerance=tolerance)
     sampling = {
