@@ -122,6 +122,10 @@ class NonFiniteError(EpisodeError):
     """The environment returned an observation or a reward that is not a finite number."""
 
 
+class InvalidStepError(EpisodeError):
+    """The environment returned something that is not an observation of its space, a number as reward, or a flag."""
+
+
 class EpisodeTooLongError(EpisodeError, NotEpisodicError):
     """An episode did not end within max_episode_steps: the finiteness condition is in doubt."""
 
