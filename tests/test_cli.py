@@ -176,3 +176,32 @@ def test_collect_replaces_a_file_only_by_a_whole_one_and_says_so(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "in the place of the one that was there" in " ".join(done.stdout.split())
     assert len(Episodes.load(out)) == 2
+
+
+def test_check_says_which_condition_fails_and_why(tmp_path):
+    # Action 0 goes back and forth for ever.
+    wait, leave = [[0, 1], [0, 1]], [[0, 1], [1, 0]]
+    LearningProcess([wait, leave], [0, 1], [1, 0]).save(tmp_path / "stays.npz")
+    shown = " ".join(run("check", tmp_path / "stays.npz").stdout.split())
+    assert "homogeneous yes: all initial states are terminal states, and every episode starts alike" in shown
+    assert "finite no: under some policies, episodes do not end; they do end under this one" in shown
+    np.save(tmp_path / "wait.npy", [[1.0, 0.0], [1.0, 0.0]])
+    shown = " ".join(run("check", tmp_path / "stays.npz", "--policy", tmp_path / "wait.npy").stdout.split())
+    assert "finite no: under some policies, episodes do not end; this one is such a policy" in shown
+    LearningProcess([wait, leave], [0, 1], [0, 1]).save(tmp_path / "textbook.npz")
+    result = run("check", tmp_path / "textbook.npz")
+    shown = " ".join(result.stdout.split())
+    assert result.returncode == 1
+    assert "homogeneous no: the initial states or their actions lead to different states" in shown
+    assert "finite no: without terminal states, episodes have neither a start nor an end" in shown
+    assert "LearningProcess.from_mdp(P, R, start, terminal)" in shown
+    assert "starts alike" not in shown
+
+
+def test_the_same_picture_has_the_same_bytes(tmp_path):
+    gallery.periodic()[0].save(tmp_path / "process.npz")
+    for suffix in ("svg", "png", "pdf"):
+        pictures = [tmp_path / f"{name}.{suffix}" for name in ("one", "two")]
+        for picture in pictures:
+            assert run("check", tmp_path / "process.npz", "--plot", picture).returncode == 0
+        assert pictures[0].read_bytes() == pictures[1].read_bytes(), suffix

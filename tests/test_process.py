@@ -219,17 +219,21 @@ def test_truncated_damaged_and_foreign_files_are_refused(tmp_path):
         path.write_bytes(whole[:cut])
         with pytest.raises(FileFormatError, match=r"p\.npz"):
             LearningProcess.load(path)
-    middle = len(whole) // 2
-    path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 0xFF]) + whole[middle + 1 :])
-    with pytest.raises(FileFormatError):
-        LearningProcess.load(path)
+    refused, digest = 0, gallery.corridor(50)[0].digest
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            assert LearningProcess.load(path).digest == digest  # a byte of the archive that means nothing
+        except FileFormatError:
+            refused += 1
+    assert refused > 0.4 * len(whole) / 7
     np.savez(path, weights=np.ones(3))
     with pytest.raises(FileFormatError, match=r"not a file that steadyrl wrote"):
         LearningProcess.load(path)
     np.savez(path, steadyrl=np.array(json.dumps({"kind": "episodes", "version": 1})))
     with pytest.raises(FileFormatError, match=r"holds 'episodes'"):
         LearningProcess.load(path)
-    np.savez(path, steadyrl=np.array(json.dumps({"kind": "learning process", "version": 9})))
+    np.savez(path, steadyrl=np.array(json.dumps({"kind": "learning process", "version": 9, "arrays": {}})))
     with pytest.raises(FileFormatError, match="version 9"):
         LearningProcess.load(path)
     np.savez(path, steadyrl=np.array(json.dumps({"kind": "learning process", "version": 1})))

@@ -160,15 +160,11 @@ def _print_summary(model: str, policy: str, summary: Summary) -> None:
     screen = console()
     limit = "" if summary.time_limit is None else f", time limit {summary.time_limit} actions"
     terminal = f"{summary.terminal_states:,} terminal"
-    finite = _yes_or_no(summary.finite) + ": episodes end, for every policy"
     rows: list[tuple[str, Any]] = [
         ("model", f"{model}{limit}; {policy} policy"),
         ("size", f"{_count(summary.states, 'state')} ({terminal}), {_count(summary.actions, 'action')}"),
-        ("homogeneous", _yes_or_no(summary.homogeneous) + ": every episode starts alike"),
-        (
-            "finite",
-            finite if summary.finite else finite + " (" + _yes_or_no(summary.finite_under_policy) + " for this one)",
-        ),
+        ("homogeneous", _homogeneous(summary)),
+        ("finite", _finite(summary)),
     ]
     if not summary.ok or "T = 1" in summary.message:
         rows.append(("", summary.message))
@@ -219,8 +215,19 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _yes_or_no(holds: bool) -> Text:
-    return styled("yes", "green") if holds else styled("no", "red")
+def _homogeneous(summary: Summary) -> Text:
+    if summary.homogeneous:
+        return styled("yes", "green") + ": all initial states are terminal states, and every episode starts alike"
+    return styled("no", "red") + ": the initial states or their actions lead to different states"
+
+
+def _finite(summary: Summary) -> Text:
+    if summary.finite:
+        return styled("yes", "green") + ": episodes end, for every policy"
+    if not summary.homogeneous:
+        return styled("no", "red") + ": without terminal states, episodes have neither a start nor an end"
+    this = "they do end under this one" if summary.finite_under_policy else "this one is such a policy"
+    return styled("no", "red") + f": under some policies, episodes do not end; {this}"
 
 
 def _time(steps: float | None, mean: float) -> str:

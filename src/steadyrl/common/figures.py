@@ -38,10 +38,13 @@ def check_picture(path: str | os.PathLike[str]) -> str:
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str], suffix: str) -> None:
-    """Write a figure; the file is replaced only once the new one is complete."""
+    """Write a figure, always with the same bytes; the file is replaced only once the new one is complete."""
+    from matplotlib import rc_context
+
     buffer = io.BytesIO()
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix)
-    figure.savefig(buffer, format=suffix[1:], dpi=160, bbox_inches="tight", metadata=metadata)
+    with rc_context({"svg.hashsalt": "steadyrl"}):  # else matplotlib gives the parts of an svg random names
+        figure.savefig(buffer, format=suffix[1:], dpi=160, bbox_inches="tight", metadata=metadata)
     write_atomically(path, buffer.getvalue())
 
 

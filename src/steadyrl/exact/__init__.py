@@ -3,8 +3,8 @@
 A process is given by arrays of probabilities. Every answer comes from a linear system or a graph search and has about
 13 correct digits, with five states or a million; only Algorithm 1 (`perturb`) samples.
 
-- `process`: `LearningProcess`; `validation` checks its arrays, `time_limits` adds a step counter to its states,
-  `toy_text` reads Gymnasium's models
+- `process`: `LearningProcess`; `validation` checks its arrays, `rewards` has its expected rewards, `time_limits` adds a
+  step counter to its states, `toy_text` reads Gymnasium's models, `textbook` MDPs with absorbing terminal states
 - `tabular`: policies as arrays [S, A]
 - `chain`: the Markov chain that a policy induces, cut at its terminal states
 - `conditions`: checks Definition 1

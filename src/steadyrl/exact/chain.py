@@ -25,6 +25,11 @@ from steadyrl.numerics.absorbing import BEYOND_NUMBERS, AbsorbingChain
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
+FROM_MDP = (
+    "For an MDP with a start state and absorbing terminal states, use LearningProcess.from_mdp(P, R, start, terminal); "
+    "else put the initial mass on states that end an episode, and let them lead to the first states of the next"
+)
+
 
 def induced_chain(process: LearningProcess, policy: ArrayLike) -> Any:
     """Return M_pi(s, s') = sum_a pi(s, a) P(s'|s, a) as a sparse matrix without explicit zeros."""
@@ -107,7 +112,7 @@ class EpisodeChain:
                 f"{name_states(self.process, np.flatnonzero(never))} never {reach} a terminal state under this policy,"
                 " so episodes do not end and no average episode length exists; add a time limit "
                 "(process.with_time_limit), or give some action there a way out: a state that ends an episode has the "
-                "row of a reset"
+                "row of a reset (LearningProcess.from_mdp puts it into absorbing states)"
             )
 
 
@@ -122,8 +127,7 @@ def require_terminal(process: LearningProcess) -> None:
     if not process.terminal.any():
         raise NotEpisodicError(
             f"{why_not_homogeneous(process)}; a learning process starts at a terminal state, whose only way on is the "
-            "reset: put the initial mass on states that end an episode, and let them lead to the first states of the "
-            "next"
+            f"reset. {FROM_MDP}"
         )
 
 

@@ -18,14 +18,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.csgraph import connected_components
 
 from steadyrl.common.values import hash_values, same_values
-from steadyrl.exact.chain import episode_chain, name_states, why_not_homogeneous
+from steadyrl.exact.chain import FROM_MDP, episode_chain, name_states, why_not_homogeneous
 from steadyrl.exact.process import LearningProcess
 from steadyrl.exact.tabular import as_policy
 from steadyrl.numerics import graphs
 
 _TRIVIAL = (
     "but every episode has T = 1, since terminal states lead to terminal states alone: was the reset forgotten? The "
-    "row of a state that ends an episode is where the next one begins."
+    "row of a state that ends an episode is where the next one begins (LearningProcess.from_mdp puts it there)."
 )
 
 
@@ -84,7 +84,7 @@ def check_episodic(process: LearningProcess, policy: ArrayLike | None = None) ->
         return EpisodicCheck(
             False,
             False,
-            f"Not an episodic learning process: {why_not_homogeneous(process)}.",
+            f"Not an episodic learning process: {why_not_homogeneous(process)}. {FROM_MDP}.",
             {int(s): everything for s in start},
         )
     if process.layers is not None:
@@ -108,7 +108,7 @@ def check_episodic(process: LearningProcess, policy: ArrayLike | None = None) ->
         False,
         f"Not an episodic learning process: {who} stay for ever in {name_states(process, states)} (in "
         f"{process.name(int(states[0]))} with {_name_actions(witness[int(states[0])])}), so its average episode length "
-        "is infinite (finiteness); a time limit would end such episodes (process.with_time_limit, --time-limit).",
+        f"is infinite (finiteness); {_cure(process, states)}.",
         witness,
     )
 
@@ -139,6 +139,17 @@ def _acyclic(graph: sp.csr_array, states: NDArray[np.bool_]) -> bool:
     within = graph[states][:, states]
     count, _ = connected_components(within, directed=True, connection="strong")
     return bool(count == within.shape[0] and not within.diagonal().any())
+
+
+def _cure(process: LearningProcess, states: NDArray[np.int64]) -> str:
+    limit = "a time limit would end such episodes (process.with_time_limit, --time-limit)"
+    absorbing = [int(s) for s in states[:1000] if all(matrix[[s], [s]][0] == 1 for matrix in process.transitions)]
+    if not absorbing:
+        return limit
+    return (
+        f"if episodes are meant to end in {name_states(process, np.array(absorbing))}, which no action leaves, "
+        f"LearningProcess.from_mdp makes such states terminal; else {limit}"
+    )
 
 
 def _count(number: int, noun: str) -> str:

@@ -23,7 +23,8 @@ from steadyrl.common.detours import Perturbation
 from steadyrl.common.values import hash_values, same_values
 from steadyrl.errors import PerturbationError
 from steadyrl.exact.chain import induced_chain, require_terminal
-from steadyrl.exact.process import LearningProcess, reset_reward
+from steadyrl.exact.process import LearningProcess
+from steadyrl.exact.rewards import reset_reward
 
 Array = NDArray[np.float64]
 

@@ -28,6 +28,7 @@ from steadyrl.common.checks import whole_number
 from steadyrl.common.storage import load_arrays, save_arrays
 from steadyrl.errors import FileFormatError, ProcessError
 from steadyrl.exact import time_limits as time_limit_layers
+from steadyrl.exact.rewards import expected, reset_reward
 from steadyrl.exact.time_limits import Layers
 from steadyrl.exact.validation import (
     as_initial,
@@ -89,7 +90,16 @@ class LearningProcess:
             raise ProcessError(f"names has {len(names)} entries, but there are {n_states} states")
         start = as_initial(initial, n_states)
         kept_out = as_mask("null", null, n_states), as_mask("nonterminal", nonterminal, n_states)
-        terminal = terminal_states(matrices, start, kept_out[0] | kept_out[1])
+        never = kept_out[0] | kept_out[1]
+        if (never & (start > 0)).any():
+            state = int(np.argmax(never & (start > 0)))
+            raise ProcessError(
+                f"initial puts probability {start[state]} on state {state if names is None else names[state]}, which "
+                f"is declared {'null' if kept_out[0][state] else 'nonterminal'}, but a learning process starts at a "
+                "terminal state, whose only way on is the reset; for an MDP with a start state and absorbing terminal "
+                "states, use LearningProcess.from_mdp(P, R, start, terminal)"
+            )
+        terminal = terminal_states(matrices, start, never)
         self._assemble(
             n_actions=len(matrices),
             matrices=one_row(matrices, terminal),
@@ -216,7 +226,8 @@ class LearningProcess:
         if not self._terminal.any():
             raise ProcessError(
                 "this process has no terminal states (its initial states differ in their transitions), so "
-                "its episodes have no start from which a limit could count; see check_episodic(process)"
+                "its episodes have no start from which a limit could count; see check_episodic(process), and "
+                "LearningProcess.from_mdp for an MDP with a start state"
             )
         if self._layers is not None:
             shorter = min(n, self._layers.limit)
@@ -262,6 +273,50 @@ class LearningProcess:
         model, limit = read_model(env_or_id, time_limit, make_arguments)
         process = cls(model.transitions, model.rewards, model.initial, names=model.names, nonterminal=model.nonterminal)
         return process if limit is None else process.with_time_limit(limit)
+
+    @classmethod
+    def from_mdp(
+        cls, P: Any, R: Any, start: Any, terminal: Any, *, names: Sequence[str] | None = None
+    ) -> LearningProcess:
+        """Return the learning process of a textbook MDP, whose terminal states are absorbing.
+
+        The rows of the terminal states are replaced by the reset, which leads to the start states, and the process
+        starts at a terminal state. States keep their numbers.
+
+        Args:
+            P: transition probabilities [A, S, S], or one [S, S] matrix per action, dense or sparse; or Gymnasium's
+                P[state][action] = [(probability, next state, reward, terminated), ...]. The rows of terminal states
+                lead to themselves, or are zero.
+            R: rewards [S], received on arrival in a state, the start and the terminal state of an episode included;
+                [S, A], the expected reward of an action; or [A, S, S], the reward of a transition. None takes the
+                rewards of Gymnasium's P.
+            start: the state in which episodes begin, several (each equally likely), or their distribution [S].
+            terminal: the state in which episodes end, several, or a mask of booleans [S]. None takes the states that
+                Gymnasium's P flags as terminated.
+            names: a name for each state, used in messages and tables; by default its number.
+
+        Raises:
+            ProcessError: if an array has the wrong shape or a row is not a distribution, if a terminal state leads to
+                another state or is paid for leaving it, if a start state is terminal, or if no state is terminal.
+
+        Example:
+            A walk on four cells starts in cell 1 and ends in cell 0, or in cell 3 with a reward of 1. With both
+            directions equally likely it ends in cell 3 with probability 1/3 after 2 actions on average (gambler's
+            ruin), and the reset is one transition more.
+
+            >>> from steadyrl import average_episode_length, episode_performance, uniform_policy
+            >>> left = [[1, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 1]]
+            >>> right = [[1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 1]]
+            >>> walk = LearningProcess.from_mdp([left, right], R=[0, 0, 0, 1], start=1, terminal=[0, 3])
+            >>> round(average_episode_length(walk, uniform_policy(walk)), 12)
+            3.0
+            >>> round(episode_performance(walk, uniform_policy(walk)), 12)
+            0.333333333333
+        """
+        from steadyrl.exact.textbook import convert
+
+        model = convert(P, R, start, terminal)
+        return cls(model.transitions, model.rewards, model.initial, names=names, nonterminal=model.nonterminal)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the process to an npz file without pickle; the file is replaced only once the new one is complete."""
@@ -323,32 +378,3 @@ class LearningProcess:
         limit = "" if self._layers is None else f", time limit {self._layers.limit}"
         actions = "1 action" if self._n_actions == 1 else f"{self._n_actions} actions"
         return f"LearningProcess({self._n_states} states, {actions}, {int(self._terminal.sum())} terminal{limit})"
-
-
-def reset_reward(process: LearningProcess) -> Array:
-    """Return the expected reward [A] of the reset, which rewards [S, A] must give alike to all terminal states.
-
-    Raises:
-        ProcessError: if it depends on the terminal state, so that the return of an episode depends on how the previous
-            one ended.
-    """
-    states = np.flatnonzero(process.terminal)
-    rows = process.rewards[states] if process.rewards.ndim == 2 else np.zeros((len(states), process.n_actions))
-    differs = ~np.isclose(rows, rows[0], rtol=1e-9, atol=0.0).all(axis=1)
-    if differs.any():
-        odd = int(states[np.argmax(differs)])
-        raise ProcessError(
-            f"the reset has the expected rewards {rows[0].tolist()} after {process.name(int(states[0]))}, but "
-            f"{process.rewards[odd].tolist()} after {process.name(odd)}, another terminal state, so the return of an "
-            "episode depends on how the previous one ended; give rewards for ending in a state as rewards [S], "
-            "received on arrival, or as the expected reward of the action that leads there"
-        )
-    result: Array = rows[0]
-    return result
-
-
-def expected(process: LearningProcess, arrival: Array) -> Array:
-    """Return the expected value [S, A] of `arrival` [S] in the state that an action leads to."""
-    if process.layers is not None:
-        return time_limit_layers.expected(process.layers, arrival)
-    return np.column_stack([matrix @ arrival for matrix in process.transitions])

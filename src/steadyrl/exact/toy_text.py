@@ -27,9 +27,9 @@ class Model:
     transitions: list[Any]
     rewards: Array
     initial: Array
-    names: list[str]
+    names: list[str] | None
     nonterminal: list[int]
-    """All of Gymnasium's own states: Gymnasium says where episodes end, so no mid-episode state is terminal."""
+    """The mid-episode states: the model says where episodes end, so none of these is terminal, whatever its row."""
 
 
 def read_model(

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from steadyrl.common.checks import as_numbers
+from steadyrl.common.checks import as_numbers, plain_array, shown
 from steadyrl.errors import ProcessError
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -31,17 +31,24 @@ ROW_TOLERANCE = 1e-9
 
 def as_matrices(transitions: Any) -> list[Any]:
     """Return one sparse [S, S] matrix per action, with rows that sum to one."""
+    given, tolerance = square_matrices(transitions)
+    return [normalised(sparse_copy(matrix), action, tolerance) for action, matrix in enumerate(given)]
+
+
+def square_matrices(transitions: Any) -> tuple[list[Any], float]:
+    """Check the shapes and return the matrices as given, and how far the sum of a row may be from one."""
     if sp.issparse(transitions):
         raise ProcessError(
             f"transitions is one sparse matrix of shape {transitions.shape}; give one per action, in a list"
         )
     try:
-        given = [m if sp.issparse(m) else np.asarray(m) for m in transitions]
+        given = [m if sp.issparse(m) else plain_array("transitions", m, ProcessError) for m in transitions]
         single = any(matrix.dtype in (np.float32, np.float16) for matrix in given)
         if any(matrix.dtype.kind not in "biuf" for matrix in given):
             raise TypeError("they are not real numbers")
-        given = [matrix.astype(float) for matrix in given]
-    except (TypeError, ValueError) as error:
+    except ProcessError:
+        raise
+    except (TypeError, ValueError, RuntimeError) as error:
         raise ProcessError(f"transitions must be numbers [A, S, S] or A matrices [S, S]: {error}") from error
     if not given:
         raise ProcessError("transitions is empty; a process needs at least one action")
@@ -57,11 +64,15 @@ def as_matrices(transitions: Any) -> list[Any]:
                 f"transitions of action {action} have shape {matrix.shape}, those of action 0 {shape}; every "
                 "action needs the same states"
             )
-    tolerance = SINGLE_SUM_TOLERANCE if single else SUM_TOLERANCE
-    return [_normalised(sp.csr_array(m, dtype=float, copy=True), a, tolerance) for a, m in enumerate(given)]
+    return given, SINGLE_SUM_TOLERANCE if single else SUM_TOLERANCE
 
 
-def _normalised(matrix: Any, action: int, tolerance: float) -> Any:
+def sparse_copy(matrix: Any) -> Any:
+    """Return a sparse copy of a matrix in double precision."""
+    return sp.csr_array(matrix, dtype=float, copy=True)
+
+
+def normalised(matrix: Any, action: int, tolerance: float) -> Any:
     """Return the matrix with rows that sum to one, or raise an error that names the row that does not."""
     matrix.sum_duplicates()
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
@@ -128,7 +139,7 @@ def as_mask(what: str, given: int | Sequence[int] | None, n_states: int) -> Mask
     if given is not None and np.size(given):
         states = np.atleast_1d(np.asarray(given))
         if states.dtype.kind not in "iu" or (states < 0).any() or (states >= n_states).any():
-            raise ProcessError(f"{what} is {given!r}; it must be a state from 0 to {n_states - 1}, or several")
+            raise ProcessError(f"{what} is {shown(given)}; it must be a state from 0 to {n_states - 1}, or several")
         mask[states] = True
     mask.flags.writeable = False
     return mask

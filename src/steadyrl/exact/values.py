@@ -19,7 +19,8 @@ from steadyrl.common.checks import as_numbers
 from steadyrl.errors import DiscountError
 from steadyrl.exact import time_limits
 from steadyrl.exact.chain import EpisodeChain, episode_chain, require_finite_numbers, require_terminal
-from steadyrl.exact.process import LearningProcess, expected, reset_reward
+from steadyrl.exact.process import LearningProcess
+from steadyrl.exact.rewards import expected, reset_reward
 from steadyrl.exact.stationary import stationary_distribution
 from steadyrl.exact.tabular import as_policy
 
