@@ -43,5 +43,10 @@ def mean_interval(values: ArrayLike, level: float = 0.9) -> Interval:
     mean, n = float(sample.mean()), len(sample)
     if n < 2:
         return Interval(mean, -math.inf, math.inf)
-    reach = float(stdtrit(n - 1, 0.5 + level / 2)) * float(sample.std(ddof=1)) / math.sqrt(n)
-    return Interval(mean, mean - reach, mean + reach)
+    return student_interval(mean, float(sample.std(ddof=1)) / math.sqrt(n), n - 1, level)
+
+
+def student_interval(value: float, error: float, degrees_of_freedom: int, level: float) -> Interval:
+    """Return the interval of an estimate with this standard error, by Student's t distribution."""
+    reach = float(stdtrit(degrees_of_freedom, 0.5 + level / 2)) * error
+    return Interval(value, value - reach, value + reach)

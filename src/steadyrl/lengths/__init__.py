@@ -7,7 +7,7 @@ of their episodes) bound how far their states can be from the steady state. Nump
 - `files`: lengths from text, csv and monitor.csv (`text_files`), JSON, RLlib's and TensorBoard's logs (`log_files`),
   npy and npz files; `columns` finds the column of lengths; `records` is what a file or a collection of episodes says
 - `drift`: whether lengths change over a training log, and its latest homogeneous stretch
-- `renewal`: the renewal equation, phase distance, mixing time, distance of batches
+- `renewal`: the renewal equation, phase distance, mixing time, distance of batches; `mixing` finds long mixing times
 - `confidence`: intervals for all of these; `distance_bands` is the band of the phase distance
 - `age_sums`, `moments`: sums of observations at each age, and the marginal means at every time that follow from them
 - `delays`: start times by design; `next_step_delays` corrects them for NEXT_STEP autoreset

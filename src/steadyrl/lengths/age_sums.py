@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from steadyrl.common.values import hash_values, same_values
 from steadyrl.errors import LengthsError
 
 Array = NDArray[np.float64]
@@ -83,12 +84,10 @@ class AgeSums:
         return self.merge([self, other])
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, AgeSums):
-            return NotImplemented
-        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in _COLUMNS)
+        return same_values(self, other)
 
     def __hash__(self) -> int:
-        return hash((self.count.tobytes(), self.total.shape))
+        return hash_values(self)
 
     def __repr__(self) -> str:
         episodes = int(self.count[0]) if len(self.count) else 0

@@ -30,7 +30,8 @@ from scipy.special import stdtrit
 
 from steadyrl.common.checks import check_level
 from steadyrl.common.detours import Perturbation
-from steadyrl.common.intervals import Interval
+from steadyrl.common.intervals import Interval, student_interval
+from steadyrl.common.values import hash_values, same_values
 from steadyrl.errors import LengthsError, MixingTimeError
 from steadyrl.lengths.distance_bands import DistanceBand, distance_band, studentised
 from steadyrl.lengths.distribution import EpisodeLengths, as_gymnasium_lengths
@@ -47,7 +48,7 @@ _WIDEST = 10.0  # as many; beyond it counts as never
 _NOISE = 1 / (math.sqrt(2) - 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class LengthsConfidence:
     """Estimates from a sample of episode lengths, with confidence intervals."""
 
@@ -67,6 +68,20 @@ class LengthsConfidence:
     """Lower end of the confidence band of the phase distance."""
     distance_high: Array
     """Upper end of the confidence band of the phase distance."""
+
+    def __eq__(self, other: object) -> bool:
+        return same_values(self, other)
+
+    def __hash__(self) -> int:
+        return hash_values(self)
+
+    def __repr__(self) -> str:
+        mean, time = self.average_episode_length, self.mixing_time
+        return (
+            f"LengthsConfidence(episodes={self.episodes}, level={self.level:g}, average_episode_length="
+            f"{mean.value:.6g} ({mean.low:.6g} to {mean.high:.6g}), mixing_time={time.value:.6g} "
+            f"({time.low:.6g} to {time.high:.6g}))"
+        )
 
 
 def steady_state_mean(sums: ArrayLike, gymnasium_lengths: ArrayLike, *, level: float = 0.9) -> Interval:
@@ -97,8 +112,7 @@ def steady_state_mean(sums: ArrayLike, gymnasium_lengths: ArrayLike, *, level: f
         raise LengthsError("a confidence interval needs at least two episodes; only one was given")
     ratio = float(values.sum() / lengths.sum())
     error = float(np.std(values - ratio * lengths, ddof=1) / (lengths.mean() * math.sqrt(n)))
-    reach = float(stdtrit(n - 1, 0.5 + level / 2)) * error
-    return Interval(ratio, ratio - reach, ratio + reach)
+    return student_interval(ratio, error, n - 1, level)
 
 
 def mixing_time_or_never(
@@ -163,13 +177,12 @@ def bootstrap(
     else:
         mixing = _never(lengths, episodes, tolerance, reach, rng)
     error = lengths.cv * lengths.mean / math.sqrt(max(episodes - 1, 1))
-    sides = float(stdtrit(max(episodes - 1, 1), 0.5 + level / 2)) * error
     cvs = studentised(lengths, episodes, rng=rng, level=level, resamples=_STUDENTISED)
     return LengthsConfidence(
         level=level,
         episodes=episodes,
         resamples=count,
-        average_episode_length=Interval(lengths.mean, lengths.mean - sides, lengths.mean + sides),
+        average_episode_length=student_interval(lengths.mean, error, max(episodes - 1, 1), level),
         coefficient_of_variation=Interval(lengths.cv, *cvs),
         mixing_time=mixing,
         distance=phase_distance(lengths, steps),

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from steadyrl.common.values import hash_values, same_values
 from steadyrl.errors import DelaysError
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.lengths.renewal import renewal_sequence
@@ -29,7 +30,7 @@ from steadyrl.numerics.convolution import fftconvolve
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Delays:
     """A distribution of delays, and how far from steady state the copies are after them.
 
@@ -59,6 +60,15 @@ class Delays:
             )
         values.flags.writeable = False
         object.__setattr__(self, "probabilities", values)
+
+    def __eq__(self, other: object) -> bool:
+        return same_values(self, other)
+
+    def __hash__(self) -> int:
+        return hash_values(self)
+
+    def __repr__(self) -> str:
+        return f"Delays(window={self.window}, mean={self.mean:.6g}, distance={self.distance:.3g})"
 
     @property
     def window(self) -> int:

@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from steadyrl.common.values import hash_values, same_values
 from steadyrl.errors import LengthsError
 
 Array = NDArray[np.float64]
@@ -22,6 +23,8 @@ Array = NDArray[np.float64]
 
 LONGEST = 20_000_000
 """Longest episode that is accepted, in actions: distributions take memory in proportion to it."""
+
+_ROUNDING = 1e-12  # negative probabilities up to this are rounding
 
 
 class HasLengths(Protocol):
@@ -32,7 +35,7 @@ class HasLengths(Protocol):
         """Number of actions in each episode."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class EpisodeLengths:
     """The distribution of T, the transitions from one terminal state to the next.
 
@@ -64,6 +67,16 @@ class EpisodeLengths:
         values = values[: int(np.flatnonzero(values)[-1]) + 1] / values.sum()
         values.flags.writeable = False
         object.__setattr__(self, "probabilities", values)
+
+    def __eq__(self, other: object) -> bool:
+        return same_values(self, other)
+
+    def __hash__(self) -> int:
+        return hash_values(self)
+
+    def __repr__(self) -> str:
+        distinct = np.count_nonzero(self.probabilities)
+        return f"EpisodeLengths(mean={self.mean:.6g}, cv={self.cv:.3g}, distinct={distinct}, longest={self.longest})"
 
     @classmethod
     def from_gymnasium(cls, lengths: ArrayLike, *, censored: ArrayLike | None = None) -> EpisodeLengths:
@@ -98,6 +111,15 @@ class EpisodeLengths:
         probabilities = hazard * np.append(1.0, survive[:-1])
         probabilities[-1] += 1 - probabilities.sum() if survive[-1] > 1e-15 else 0.0
         return cls(probabilities / probabilities.sum())
+
+    @classmethod
+    def from_survival(cls, survival: ArrayLike) -> EpisodeLengths:
+        """Return the distribution with P(T >= k) = survival[k] for k = 0, 1, ...; survival[0] and survival[1] are 1.
+
+        Differences of survival probabilities can come out as -1e-16 by rounding; they are taken as 0.
+        """
+        probabilities = -np.diff(np.append(np.asarray(survival, dtype=float), 0.0))
+        return cls(np.where(np.abs(probabilities) < _ROUNDING, np.maximum(probabilities, 0.0), probabilities))
 
     @classmethod
     def from_episodes(cls, episodes: HasLengths) -> EpisodeLengths:

@@ -1,18 +1,18 @@
 """Drift: whether episode lengths change over a log, and where its latest homogeneous stretch begins.
 
 A log of a whole training mixes the episodes of many policies, and no single distribution of lengths describes them.
-Under one fixed policy episodes are independent and identically distributed, so their order carries no information. The test
-compares, for every split of the log into an earlier and a later part, the means of several scores of the lengths in the
-two parts: the rank (longer or shorter), the distance of the rank from the median (more or less spread), and whether the
-length exceeds each of a few quantiles (any other change). The largest standardised difference
+Under one fixed policy episodes are independent and identically distributed, so their order carries no information. The
+test compares, for every split of the log into an earlier and a later part, the means of several scores of the lengths
+in the two parts: the rank (longer or shorter), the distance of the rank from the median (more or less spread), and
+whether the length exceeds each of a few quantiles (any other change). The largest standardised difference
 
     |S_k - (k/n) S_n| / (sigma sqrt(k (n - k) / n)),       S_k the sum of the first k scores,
 
 over all splits and scores is compared with the same statistic of random permutations of the log. Without a drift all
 orders are equally likely, so the false-alarm rate is at most the one asked for, whatever the lengths' distribution.
 
-After an alarm the part behind the best split is tested in the same way, until it passes: that is the latest
-homogeneous stretch. Long logs are cut into blocks of consecutive episodes, and blocks are permuted.
+After an alarm the part behind the best split is tested in the same way, until it passes: that is the latest homogeneous
+stretch. Long logs are cut into blocks of consecutive episodes, and blocks are permuted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Episode lengths from the logs of training libraries: JSON, JSON lines, RLlib's result.json, TensorBoard.
 
 JSON may be a list of numbers, a list of records, a dictionary of lists or of records, or one record a line. RLlib
-writes one line per iteration with the lengths of its episodes under `hist_stats/episode_lengths`; where an iteration has few
-episodes, RLlib repeats earlier ones for smoothing, and only the new ones are counted here.
+writes one line per iteration with the lengths of its episodes under `hist_stats/episode_lengths`; where an iteration
+has few episodes, RLlib repeats earlier ones for smoothing, and only the new ones are counted here.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steadyrl.common.detours import Perturbation
+from steadyrl.common.values import hash_values, same_values
 from steadyrl.errors import LengthsError
 from steadyrl.lengths.age_sums import AgeSums
 from steadyrl.lengths.distribution import EpisodeLengths
@@ -33,7 +34,7 @@ from steadyrl.numerics.convolution import fftconvolve
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class MarginalMoments:
     """Means and second moments of each observed value over time, given that the state is not null."""
 
@@ -50,6 +51,16 @@ class MarginalMoments:
     """[d]: mean at steady state."""
     stationary_second_moment: Array
     """[d]: second moment at steady state."""
+
+    def __eq__(self, other: object) -> bool:
+        return same_values(self, other)
+
+    def __hash__(self) -> int:
+        return hash_values(self)
+
+    def __repr__(self) -> str:
+        first, last = (int(self.times[0]), int(self.times[-1])) if len(self.times) else (0, 0)
+        return f"MarginalMoments(times={len(self.times)} from {first} to {last}, dimensions={self.mean.shape[1]})"
 
     @property
     def stationary_deviation(self) -> Array:
@@ -86,7 +97,7 @@ def marginal_moments(
     columns = np.array([_columns(group, n) for group in groups])  # [groups, n, 1 + 2 d]: survival, g, g of squares
     whole = np.tensordot(weights, columns, 1)
     steps = int(when.max())
-    lengths = EpisodeLengths(-np.diff(np.concatenate([whole[:1, 0], whole[:, 0], [0.0]])))
+    lengths = EpisodeLengths.from_survival(np.append(whole[0, 0], whole[:, 0]))
     starts = start_sequence(lengths, steps, perturbation)[:steps]
     level = _convolve(starts, whole, steps)  # entry t - 1 is time t
     real = level[:, :1]

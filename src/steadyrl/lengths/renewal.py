@@ -27,11 +27,12 @@ from steadyrl.common.checks import check_tolerance
 from steadyrl.common.detours import Perturbation
 from steadyrl.errors import LengthsError, MixingTimeError
 from steadyrl.lengths.distribution import EpisodeLengths
+from steadyrl.lengths.mixing import block_size, raw_mixing_time
 from steadyrl.numerics.convolution import fftconvolve, recursion
 
 Array = NDArray[np.float64]
 
-_FILTER_WORK = 2e8  # multiplications up to which a plain recursion is faster than transforms
+_FILTER_WORK = 2e7  # multiplications up to which a plain recursion is faster than transforms
 _TAIL = 1e-17  # the tail of the detour's distribution below this probability is left out
 _CHUNK = 1 << 16  # entries of a block of windows: they fit a core's cache
 _PRECISION = 1e-8  # a perturbed distance below it is replaced by its upper bound
@@ -120,25 +121,35 @@ def phase_mixing_time(
         period = int(np.gcd.reduce((np.flatnonzero(lengths.probabilities)[:, None] + detours[None, :]).ravel()))
     if tolerance <= 1 - 1 / period:
         return math.inf
-    steps = max(64, int(8 * lengths.mean))
-    tried = 0
+    if perturbation is None:
+        ends = renewal_sequence(lengths, block_size(lengths.longest))
+        time = raw_mixing_time(lengths.probabilities, ends, tolerance, longest)
+    else:
+        time = _perturbed_mixing_time(lengths, tolerance, perturbation, longest)
+    if math.isinf(time):
+        raise MixingTimeError(
+            f"the phase distance is still above {tolerance} after {longest:,} steps ({longest / lengths.mean:.3g} "
+            "average episode lengths): in practice it never mixes; stagger or perturb the starts of episodes"
+        )
+    return time
+
+
+def _perturbed_mixing_time(
+    lengths: EpisodeLengths, tolerance: float, perturbation: Perturbation, longest: int
+) -> float:
+    """Return the mixing time under a perturbation, or inf if it is longer than `longest`."""
+    steps, tried = max(64, int(8 * lengths.mean)), 0
     while tried < longest:
         tried = steps = min(steps, longest)
-        if perturbation is None:
-            distance = bound = _raw_distance(lengths, steps)
-        else:
-            perturbed = _Perturbed(lengths, perturbation, steps)
-            bound = perturbed.bound()
-            distance = perturbed.distance(min(_PRECISION, tolerance / 10)) if bound[-1] < tolerance else bound
+        perturbed = _Perturbed(lengths, perturbation, steps)
+        bound = perturbed.bound()
         if bound[-1] < tolerance:
+            distance = perturbed.distance(min(_PRECISION, tolerance / 10))
             below = int(np.argmax(bound < tolerance))  # the bound never increases, so d stays below from here on
             above = np.flatnonzero(distance[: below + 1] >= tolerance)
             return int(above[-1]) + 1 if len(above) else 0
         steps *= 4
-    raise MixingTimeError(
-        f"the phase distance is still above {tolerance} after {tried} steps ({tried / lengths.mean:.3g} average "
-        "episode lengths): in practice it never mixes; perturb or stagger the episodes' starts"
-    )
+    return math.inf
 
 
 def batch_distance(lengths: EpisodeLengths, n_steps: int, updates: int = 10) -> Array:
@@ -261,7 +272,7 @@ def _invert(cycle: Array, size: int) -> Array:
         return result
     denominator = -cycle
     denominator[0] = 1.0
-    found: Array = recursion(denominator[:4096], np.append(1.0, np.zeros(4095)))
+    found: Array = recursion(denominator[:1024], np.append(1.0, np.zeros(1023)))
     while len(found) < size:  # Newton: g <- g + g (1 - h g) doubles the correct coefficients
         known = len(found)
         new = min(2 * known, size)
