@@ -130,7 +130,7 @@ def test_renumbering_inserts_the_detours_and_keeps_the_order():
 
 def test_algorithm_1_on_the_papers_example():
     # Terminal states s0, s1, s2, s4; null states after s0 and s2: the table beside Algorithm 1.
-    class Script:
+    class Script(Perturbation):
         def draw(self, count, *, rng):
             assert count == 4
             return np.array([1, 0, 1, 0])
@@ -142,7 +142,9 @@ def test_algorithm_1_on_the_papers_example():
     for seed in range(1000):
         rng = np.random.default_rng(seed)
         sample = (
-            coupled_sampling(process, uniform_policy(process), Script(), 5, rng=rng) if _fits(process, seed) else None
+            coupled_sampling(process, uniform_policy(process), Script(0.5), 5, rng=rng)
+            if _fits(process, seed)
+            else None
         )
         if sample is not None:
             break
@@ -237,7 +239,7 @@ def test_the_support_of_a_detour_survives_tiny_probabilities():
 
 def test_what_is_not_a_perturbation_is_refused():
     process, policy = gallery.corridor()
-    with pytest.raises(PerturbationError, match="give a Perturbation"):
+    with pytest.raises(PerturbationError, match="it must be a Perturbation"):
         perturb(process, 0.5)
     perturbed = perturb(process, Perturbation(0.5))
     with pytest.raises(PerturbationError, match="already"):

@@ -25,17 +25,23 @@ SUM_TOLERANCE = 1e-6
 
 
 def shown(value: Any, most: int = 80) -> str:
-    """Return the repr of a value for a message, shortened to about `most` characters."""
+    """Return the repr of a value for a message, on one line and shortened to about `most` characters."""
     try:
-        text = repr(value)
+        text = " ".join(repr(value).split())
     except Exception:  # a number of more than 4,300 digits, or somebody's own __repr__
         return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= most else f"{text[: most - 10]}...{text[-7:]}"
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is one real number; True and False are not."""
-    return isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+    """Return whether a value is one real number that a float can hold; True and False are not."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
+        return False
+    try:
+        float(value)
+    except OverflowError:  # a whole number beyond double precision
+        return False
+    return True
 
 
 def whole_number(name: str, value: Any, error: type[SteadyrlError], *, least: int = 1, most: int = LARGEST) -> int:
@@ -86,6 +92,13 @@ def check_level(level: Any, error: type[SteadyrlError]) -> float:
     if not is_number(level) or not 0 < level < 1:
         raise error(f"level is {shown(level)}; a confidence level lies strictly between 0 and 1, as in 0.9")
     return float(level)
+
+
+def check_rng(rng: Any, error: type[SteadyrlError]) -> np.random.Generator:
+    """Return the random generator, or raise `error` if it is something else, such as a seed."""
+    if not isinstance(rng, np.random.Generator):
+        raise error(f"rng is {shown(rng)}; it must be a numpy random generator, such as np.random.default_rng(0)")
+    return rng
 
 
 def plain_array(what: str, given: Any, error: type[SteadyrlError]) -> NDArray[Any]:

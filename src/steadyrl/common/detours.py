@@ -13,11 +13,12 @@ episode, with G independent of everything else:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from steadyrl.common.checks import as_numbers, is_number, shown, whole_number
+from steadyrl.common.checks import as_numbers, check_rng, is_number, shown, whole_number
 from steadyrl.errors import PerturbationError
 
 Array = NDArray[np.float64]
@@ -96,6 +97,7 @@ class Perturbation:
 
     def draw(self, count: int, *, rng: np.random.Generator) -> NDArray[np.int64]:
         """Return `count` independent detour lengths."""
+        count, rng = whole_number("count", count, PerturbationError, least=0), check_rng(rng, PerturbationError)
         if self.detour is not None:
             edges = np.cumsum(self.detour)
             return np.searchsorted(edges / edges[-1], rng.random(count), side="right")
@@ -113,6 +115,15 @@ class Perturbation:
         left = np.cumsum(self.detour[::-1])[::-1]  # P(G >= k)
         onward = np.append(left[1:] / left[:-1], 0.0)  # P(G >= k + 1 | G >= k)
         return onward, np.zeros(len(onward)), np.array(self.detour) / left
+
+
+def check_perturbation(perturbation: Any) -> Perturbation:
+    """Return the perturbation, or raise PerturbationError if it is something else, such as a bare epsilon."""
+    if not isinstance(perturbation, Perturbation):
+        raise PerturbationError(
+            f"perturbation is {shown(perturbation)}; it must be a Perturbation, such as Perturbation(0.9)"
+        )
+    return perturbation
 
 
 def _as_detour(detour: tuple[float, ...]) -> tuple[float, ...]:

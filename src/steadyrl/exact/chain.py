@@ -118,8 +118,9 @@ class EpisodeChain:
 
 def episode_chain(process: LearningProcess, policy: ArrayLike, discount: Array | None = None) -> EpisodeChain:
     """Check the policy and return its chain; `discount` None stands for the episodic discount."""
+    pi = as_policy(process, policy)
     gamma = np.where(process.terminal, 0.0, 1.0) if discount is None else discount
-    return EpisodeChain(process, as_policy(process, policy), gamma)
+    return EpisodeChain(process, pi, gamma)
 
 
 def require_terminal(process: LearningProcess) -> None:
@@ -132,9 +133,21 @@ def require_terminal(process: LearningProcess) -> None:
 
 
 def require_finite_numbers(values: Array) -> None:
-    """Raise if a value has overflowed, because episodes end but are longer than the largest number."""
+    """Raise if the visits have overflowed, because episodes end but are longer than the largest number."""
     if not np.isfinite(values).all():
         raise AccuracyError(BEYOND_NUMBERS)
+
+
+def require_finite_returns(values: Array, rewards: Array) -> None:
+    """Raise if values have overflowed: episodes are too long, or rewards too large."""
+    if not np.isfinite(values).all():
+        largest = float(np.abs(rewards).max(initial=0.0))
+        if largest < 1e100:
+            raise AccuracyError(BEYOND_NUMBERS)
+        raise AccuracyError(
+            f"with rewards as large as {largest:.3g}, the return of an episode is beyond 1e308, the largest number in "
+            "double precision; divide the rewards by a constant"
+        )
 
 
 def why_not_homogeneous(process: LearningProcess) -> str:

@@ -19,7 +19,7 @@ from scipy.sparse.csgraph import connected_components
 
 from steadyrl.common.values import hash_values, same_values
 from steadyrl.exact.chain import FROM_MDP, episode_chain, name_states, why_not_homogeneous
-from steadyrl.exact.process import LearningProcess
+from steadyrl.exact.process import LearningProcess, check_process
 from steadyrl.exact.tabular import as_policy
 from steadyrl.numerics import graphs
 
@@ -77,6 +77,7 @@ def check_episodic(process: LearningProcess, policy: ArrayLike | None = None) ->
         >>> check_episodic(process, policy).ok
         True
     """
+    check_process(process)
     pi = None if policy is None else as_policy(process, policy)
     everything = tuple(range(process.n_actions))
     if not process.terminal.any():

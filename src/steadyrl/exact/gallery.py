@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from steadyrl.common.checks import is_number, shown, whole_number
 from steadyrl.errors import ProcessError
 from steadyrl.exact.process import LearningProcess
 from steadyrl.exact.tabular import uniform_policy
@@ -21,7 +22,7 @@ def state_sweep(n: int = 20) -> Entry:
     # 0 -> 1 -> ... -> n-1 -> 0; state 0 is terminal. T = n always, so rho = 1/n everywhere, the period is n,
     # and rho^(t) is the point mass at t mod n: TV to rho is 1 - 1/n for ever. R(s) = s, so
     # J_epi = n (n - 1) / 2 and J_avg = (n - 1) / 2.
-    _require(n >= 1, "n", n)
+    n = whole_number("n", n, ProcessError)
     shift = np.roll(np.eye(n), 1, axis=1)
     process = LearningProcess([shift], np.arange(n), np.eye(n)[0])
     return process, uniform_policy(process)
@@ -32,7 +33,7 @@ def corridor(rooms: int = 3) -> Entry:
     # exit 0 -> room 1 -> ... -> room `rooms` -> exit 0. T = rooms + 1 (Gymnasium would count `rooms` actions);
     # R(exit) = 1, so Q = V = 1 everywhere with the episodic discount, J_epi = 1, J_avg = 1 / (rooms + 1).
     # With a constant discount g: V(exit) = g^rooms + g^(rooms + 1) V(exit), so V(exit) = g^rooms / (1 - g^(rooms + 1)).
-    _require(rooms >= 1, "rooms", rooms)
+    rooms = whole_number("rooms", rooms, ProcessError)
     shift = np.roll(np.eye(rooms + 1), 1, axis=1)
     process = LearningProcess([shift], np.eye(rooms + 1)[0], np.eye(rooms + 1)[0])
     return process, uniform_policy(process)
@@ -58,7 +59,8 @@ def self_loops(stay: float = 0.5) -> Entry:
     # 0 -> 1; 1 -> 1 with probability q = stay, 1 -> 0 with 1 - q. T = 1 + geometric: E[T] = 1 + 1/(1 - q),
     # visits (1, 1/(1 - q)). The eigenvalues of M are 1 and q - 1, so TV(rho^(t), rho) = (1 - rho(0)) (1 - q)^t.
     # R(1) = 1: J_epi = 1/(1 - q).
-    _require(0 <= stay < 1, "stay", stay)
+    if not is_number(stay) or not 0 <= stay < 1:
+        raise ProcessError(f"stay is {shown(stay)}; it must be a probability, 0 or more and below 1")
     process = LearningProcess([[[0, 1], [1 - stay, stay]]], [0, 1], [1, 0])
     return process, uniform_policy(process)
 
@@ -69,7 +71,8 @@ def nearly_decomposable(leak: float = 1e-6) -> Entry:
     #     1 -> 2 (1),   2 -> 1 (1 - e), 2 -> 3 (e),   3 -> 4 (1),   4 -> 3 (1 - e), 4 -> 0 (e).
     # Each round trip in A leaves it with probability e, so visits to 1 and 2 are 1/e each; the same in B.
     # visits (1, 1/e, 1/e, 1/e, 1/e), E[T] = 1 + 4/e, exactly. R = 1 in pair B: J_epi = 2/e, J_avg = 2/(4 + e).
-    _require(0 < leak < 1, "leak", leak)
+    if not is_number(leak) or not 0 < leak < 1:
+        raise ProcessError(f"leak is {shown(leak)}; it must be a probability, above 0 and below 1")
     e = leak
     rows = [[0, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 1 - e, 0, e, 0], [0, 0, 0, 0, 1], [e, 0, 0, 1 - e, 0]]
     process = LearningProcess([rows], [0, 0, 0, 1, 1], [1, 0, 0, 0, 0])
@@ -110,7 +113,7 @@ def wrong_way(delay: int = 4, early: float = 1.0, late: float = 2.0) -> Entry:
     # Q(1, 1) = g^delay late: smaller as soon as g^delay < early / late. There is one decision, so the
     # gradient's direction is the sign of Q(1, 0) - Q(1, 1): truth (-, +), classic (+, -), cosine -1.
     # At the uniform policy: J_epi = (early + late) / 2, E[T] = 2 + delay / 2.
-    _require(delay >= 1, "delay", delay)
+    delay = whole_number("delay", delay, ProcessError)
     n = 4 + delay
     soon, wait = np.zeros((n, n)), np.zeros((n, n))
     for matrix in (soon, wait):
@@ -121,8 +124,3 @@ def wrong_way(delay: int = 4, early: float = 1.0, late: float = 2.0) -> Entry:
     rewards[2], rewards[n - 1] = early, late
     process = LearningProcess([soon, wait], rewards, np.eye(n)[0])
     return process, uniform_policy(process)
-
-
-def _require(holds: bool, name: str, value: float) -> None:
-    if not holds:
-        raise ProcessError(f"{name} = {value!r} does not give a learning process; see the docstring for its range")

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from steadyrl.common.checks import as_numbers
 from steadyrl.errors import PolicyError
 from steadyrl.exact.chain import episode_chain
-from steadyrl.exact.process import LearningProcess
+from steadyrl.exact.process import LearningProcess, check_process
 from steadyrl.exact.stationary import expected_visits, visits_of
 from steadyrl.exact.tabular import as_policy, softmax_policy
 from steadyrl.exact.values import as_discount, average_over_actions, require_one_reset_reward, values_of
@@ -153,6 +153,7 @@ def _parameterisation(
     process: LearningProcess, logits: ArrayLike | None, policy: ArrayLike | None, score: Any
 ) -> tuple[Array, Any]:
     """Return the policy [S, A] and its score matrix, sparse [S * A, D], or None for softmax logits."""
+    check_process(process)
     shape = (process.n_states, process.n_actions)
     if (logits is None) == (policy is None) or (policy is None) != (score is None):
         raise PolicyError("give either logits, or policy together with its score matrix")

@@ -18,12 +18,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from steadyrl.common.checks import as_numbers, as_steps
-from steadyrl.common.detours import Perturbation
+from steadyrl.common.checks import as_numbers, as_steps, check_rng
+from steadyrl.common.detours import Perturbation, check_perturbation
 from steadyrl.common.values import hash_values, same_values
 from steadyrl.errors import PerturbationError
 from steadyrl.exact.chain import induced_chain, require_terminal
-from steadyrl.exact.process import LearningProcess
+from steadyrl.exact.process import LearningProcess, check_process
 from steadyrl.exact.rewards import reset_reward
 
 Array = NDArray[np.float64]
@@ -47,12 +47,11 @@ def perturb(process: LearningProcess, perturbation: Perturbation) -> LearningPro
         >>> perturb(process, Perturbation(0.5)).null
         3
     """
-    require_terminal(process)
-    if not isinstance(perturbation, Perturbation):
-        raise PerturbationError(f"perturbation is {perturbation!r}; give a Perturbation, such as Perturbation(0.9)")
+    require_terminal(check_process(process))
+    check_perturbation(perturbation)
     if process.null is not None:
         raise PerturbationError(
-            "the process is perturbed already; describe both detours as one with Perturbation.from_detour"
+            "the process is already perturbed; describe both detours as one with Perturbation.from_detour"
         )
     onward, stay, direct = perturbation._stages()
     n, n_null = process.n_states, len(onward) - 1
@@ -116,9 +115,10 @@ def coupled_sampling(
     table shows, the last state appended so far, s_{t-1}, is meant.) A recursive perturbation inserts as many
     null states as its detour has steps.
     """
-    require_terminal(process)
+    require_terminal(check_process(process))
+    check_perturbation(perturbation)
     if process.null is not None:
-        raise PerturbationError("the process is perturbed already; Algorithm 1 starts from the raw process")
+        raise PerturbationError("the process is already perturbed; Algorithm 1 starts from the raw process")
     steps = as_steps(steps, PerturbationError)
     zeta = sample_path(process, policy, steps, rng=rng)
     times = renumber(process.terminal[zeta], perturbation, rng=rng)
@@ -135,7 +135,7 @@ def sample_path(
     """Return the states s_0, ..., s_steps of one rollout of the process."""
     steps = as_steps(steps, PerturbationError)
     chain = induced_chain(process, policy)
-    uniform = rng.random(steps + 1)
+    uniform = check_rng(rng, PerturbationError).random(steps + 1)
     rows: dict[int, tuple[Array, NDArray[np.int64]]] = {-1: (np.cumsum(process.initial), np.arange(process.n_states))}
     state, path = -1, np.empty(steps + 1, dtype=np.int64)
     for t in range(steps + 1):
@@ -165,6 +165,7 @@ def renumber(ends: ArrayLike, perturbation: Perturbation, *, rng: np.random.Gene
         >>> renumber(ends, Perturbation.from_detour([0, 0, 1]), rng=np.random.default_rng(0)).tolist()
         [0, 3, 4, 5, 8]
     """
+    check_perturbation(perturbation)
     terminal = as_numbers("ends", ends, PerturbationError) != 0
     if terminal.ndim != 1 or not len(terminal) or not terminal[0]:
         raise PerturbationError(

@@ -24,7 +24,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from steadyrl.common.checks import whole_number
+from steadyrl.common.checks import shown, whole_number
 from steadyrl.common.storage import load_arrays, save_arrays
 from steadyrl.errors import FileFormatError, ProcessError
 from steadyrl.exact import time_limits as time_limit_layers
@@ -34,6 +34,7 @@ from steadyrl.exact.validation import (
     as_initial,
     as_mask,
     as_matrices,
+    as_names,
     as_rewards,
     frozen,
     one_row,
@@ -86,8 +87,7 @@ class LearningProcess:
     ) -> None:
         matrices = tuple(as_matrices(transitions))
         n_states = int(matrices[0].shape[0])
-        if names is not None and len(names) != n_states:
-            raise ProcessError(f"names has {len(names)} entries, but there are {n_states} states")
+        names = as_names(names, n_states)
         start = as_initial(initial, n_states)
         kept_out = as_mask("null", null, n_states), as_mask("nonterminal", nonterminal, n_states)
         never = kept_out[0] | kept_out[1]
@@ -108,7 +108,7 @@ class LearningProcess:
             terminal=terminal,
             null=kept_out[0],
             nonterminal=kept_out[1],
-            names=None if names is None else tuple(str(name) for name in names),
+            names=names,
             layers=None,
         )
 
@@ -205,6 +205,7 @@ class LearningProcess:
 
     def name(self, state: int) -> str:
         """Return a readable name of a state."""
+        state = whole_number("state", state, ProcessError, least=0, most=self._n_states - 1)
         if self._layers is not None:
             return self._layers.name(state)
         return str(state) if self._names is None else self._names[state]
@@ -378,3 +379,13 @@ class LearningProcess:
         limit = "" if self._layers is None else f", time limit {self._layers.limit}"
         actions = "1 action" if self._n_actions == 1 else f"{self._n_actions} actions"
         return f"LearningProcess({self._n_states} states, {actions}, {int(self._terminal.sum())} terminal{limit})"
+
+
+def check_process(process: Any) -> LearningProcess:
+    """Return the process, or raise ProcessError if it is something else."""
+    if isinstance(process, LearningProcess):
+        return process
+    hint = ""
+    if isinstance(process, tuple) and process and isinstance(process[0], LearningProcess):
+        hint = "; it is the first entry of this tuple, as in process, policy = gallery.corridor()"
+    raise ProcessError(f"process is {shown(process)}; it must be a LearningProcess{hint}")

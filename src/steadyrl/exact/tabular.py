@@ -8,7 +8,7 @@ from scipy.special import softmax
 
 from steadyrl.common.checks import SUM_TOLERANCE, as_numbers
 from steadyrl.errors import PolicyError
-from steadyrl.exact.process import LearningProcess
+from steadyrl.exact.process import LearningProcess, check_process
 from steadyrl.exact.time_limits import spread_policy
 
 Array = NDArray[np.float64]
@@ -16,6 +16,7 @@ Array = NDArray[np.float64]
 
 def uniform_policy(process: LearningProcess) -> Array:
     """Return the policy that takes every action with the same probability."""
+    check_process(process)
     return np.full((process.n_states, process.n_actions), 1 / process.n_actions)
 
 
@@ -53,7 +54,12 @@ def extend_policy(process: LearningProcess, policy: ArrayLike) -> Array:
         >>> extend_policy(process.with_time_limit(5), policy).shape
         (19, 1)
     """
+    check_process(process)
     values = as_numbers("the policy", policy, PolicyError)
+    if values.ndim != 2:
+        raise PolicyError(
+            f"the policy has shape {values.shape}; it must be an array [S, A]{_shape_hint(values, (0, 0))}"
+        )
     if process.layers is None or len(values) == process.n_states:
         return as_policy(process, _with_last_rows(process, values))
     base = process.layers.base
@@ -74,6 +80,7 @@ def as_policy(process: LearningProcess, policy: ArrayLike) -> Array:
     Raises:
         PolicyError: if the shape is wrong or a row is not a distribution; the message names the state.
     """
+    check_process(process)
     values = as_numbers("the policy", policy, PolicyError)
     shape = (process.n_states, process.n_actions)
     if values.shape != shape:

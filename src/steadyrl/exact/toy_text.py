@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from steadyrl.common.checks import shown, whole_number
 from steadyrl.errors import ProcessError
 
 Array = NDArray[np.float64]
@@ -38,8 +39,12 @@ def read_model(
     """Return the model of an environment and the time limit to put on it."""
     import gymnasium
 
-    if isinstance(time_limit, str) and time_limit != "spec":
-        raise ProcessError(f'time_limit is {time_limit!r}; it must be "spec", None, or a number of actions')
+    if time_limit is not None and not (isinstance(time_limit, str) and time_limit == "spec"):
+        if isinstance(time_limit, str):
+            raise ProcessError(f'time_limit is {time_limit!r}; it must be "spec", None, or a number of actions')
+        whole_number("the time limit", time_limit, ProcessError)
+    if not isinstance(env_or_id, gymnasium.Env | str | gymnasium.envs.registration.EnvSpec):
+        raise ProcessError(f"{shown(env_or_id)} is neither a Gymnasium environment nor the id of one")
     if isinstance(env_or_id, gymnasium.Env):
         if make_arguments:
             raise ProcessError(f"{sorted(make_arguments)} are for gymnasium.make and need an id, not an Env")
@@ -48,7 +53,7 @@ def read_model(
         env, made = gymnasium.make(env_or_id, **make_arguments), True
     try:
         spec_limit = None if env.spec is None else env.spec.max_episode_steps
-        limit = spec_limit if time_limit == "spec" else time_limit
+        limit = spec_limit if isinstance(time_limit, str) else time_limit
         table = getattr(env.unwrapped, "P", None)
         start = getattr(env.unwrapped, "initial_state_distrib", None)
         if table is None or start is None:

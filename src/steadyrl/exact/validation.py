@@ -136,13 +136,27 @@ def as_rewards(rewards: ArrayLike, n_states: int, n_actions: int) -> Array:
 def as_mask(what: str, given: int | Sequence[int] | None, n_states: int) -> Mask:
     """Return the states given by their numbers as a mask [S]."""
     mask = np.zeros(n_states, dtype=bool)
-    if given is not None and np.size(given):
-        states = np.atleast_1d(np.asarray(given))
-        if states.dtype.kind not in "iu" or (states < 0).any() or (states >= n_states).any():
+    if given is not None:
+        states = np.atleast_1d(as_numbers(what, given, ProcessError))
+        whole = np.asarray(given).dtype.kind in "iu" or not states.size
+        if not whole or states.ndim != 1 or (states < 0).any() or (states >= n_states).any():
             raise ProcessError(f"{what} is {shown(given)}; it must be a state from 0 to {n_states - 1}, or several")
-        mask[states] = True
+        mask[states.astype(np.int64)] = True
     mask.flags.writeable = False
     return mask
+
+
+def as_names(names: Sequence[str] | None, n_states: int) -> tuple[str, ...] | None:
+    """Return one name per state, or None for numbers as names."""
+    if names is None:
+        return None
+    try:
+        result = tuple(str(name) for name in names)
+    except TypeError as error:
+        raise ProcessError(f"names is {shown(names)}; it must be a list of names, one for each state") from error
+    if len(result) != n_states:
+        raise ProcessError(f"names has {len(result)} entries, but there are {n_states} states")
+    return result
 
 
 def terminal_states(matrices: Sequence[Any], initial: Array, kept_out: Mask) -> Mask:

@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from steadyrl.common.checks import as_numbers
 from steadyrl.errors import DiscountError
 from steadyrl.exact import time_limits
-from steadyrl.exact.chain import EpisodeChain, episode_chain, require_finite_numbers, require_terminal
-from steadyrl.exact.process import LearningProcess
+from steadyrl.exact.chain import EpisodeChain, episode_chain, require_finite_returns, require_terminal
+from steadyrl.exact.process import LearningProcess, check_process
 from steadyrl.exact.rewards import expected, reset_reward
 from steadyrl.exact.stationary import stationary_distribution
 from steadyrl.exact.tabular import as_policy
@@ -94,6 +94,7 @@ def require_one_reset_reward(process: LearningProcess, policy: ArrayLike) -> Non
     Then one episode's sum would depend on how the episode before it ended, and J_epi would not be one number.
     Terminal states that this policy never reaches do not matter.
     """
+    check_process(process)
     if process.rewards.ndim == 1 or not process.terminal.any():
         return
     pi = as_policy(process, policy)
@@ -107,6 +108,7 @@ def require_one_reset_reward(process: LearningProcess, policy: ArrayLike) -> Non
 
 def as_discount(process: LearningProcess, discount: float | ArrayLike | None) -> Array:
     """Return gamma(s) for every state, [S]."""
+    check_process(process)
     episodic = np.where(process.terminal, 0.0, 1.0)
     if discount is None:
         return episodic
@@ -125,6 +127,7 @@ def as_discount(process: LearningProcess, discount: float | ArrayLike | None) ->
     return gamma
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what overflows is refused below
 def values_of(chain: EpisodeChain) -> Array:
     """Return Q [S, A] of a chain, under the chain's own discount.
 
@@ -152,7 +155,7 @@ def values_of(chain: EpisodeChain) -> Array:
     if runs_on:
         c = c + rows @ np.where(outside, gamma * r, 0.0)
     y = chain.solver.right(c)
-    require_finite_numbers(y)
+    require_finite_returns(y, process.rewards)
     after = float(reset[inside] @ (gamma[inside] * y) + reset[outside] @ (gamma[outside] * r[outside]))
     if runs_on:
         dropped = chain.solver.right(rows @ (1 - gamma))
@@ -162,7 +165,9 @@ def values_of(chain: EpisodeChain) -> Array:
     values[inside] = y
     values[outside] = r[outside] + after
     # What lies behind a discount of 0 does not count, even if it has no value.
-    return process.expected_rewards + expected(process, np.where(gamma == 0, 0.0, gamma * values))
+    q = process.expected_rewards + expected(process, np.where(gamma == 0, 0.0, gamma * values))
+    require_finite_returns(q[~np.isnan(q)], process.rewards)
+    return q
 
 
 def average_over_actions(policy: Array, q: Array) -> Array:
@@ -177,6 +182,7 @@ def _layered_values(chain: EpisodeChain) -> Array:
     rewards = process.expected_rewards
     r = average_over_actions(policy, rewards)[process.terminal]
     q, after = time_limits.action_values(process.layers, policy, rewards, gamma, r)
+    require_finite_returns(q, rewards)
     if not (gamma[process.terminal] > 0).any():
         return q
     dropped = expected(process, 1 - gamma)
