@@ -2,6 +2,7 @@
 
 - `networks`: the policy protocol, uniform actions, and tanh networks in numpy
 - `tables`: policies [S, A] of finite processes
+- `foreign`: policies of Stable-Baselines3, of torch modules and of functions
 - `choosing`: turns what a user gives (a name, a file, an array, an object) into a policy
 - `files`: policy files; `tensors` reads and writes them with the safetensors library
 - `modules`: the same policies with gradients, in PyTorch, which is imported when they are first used

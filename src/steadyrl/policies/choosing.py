@@ -1,4 +1,4 @@
-"""Turns what a user gives as a policy into one: "uniform", "gaussian", a file, an array, or an object with `act`."""
+"""Turns what a user gives as a policy into one: a name, a file, an array, a model, a function, an object with `act`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from steadyrl.environments.codecs import ActionCodec, ObservationCodec
 from steadyrl.errors import PolicyError
 from steadyrl.policies.files import load_policy
+from steadyrl.policies.foreign import as_foreign_policy, is_zip, load_sb3_model
 from steadyrl.policies.networks import (
     NetworkPolicy,
     Policy,
@@ -43,19 +44,25 @@ def resolve_policy(
     if isinstance(policy, str | os.PathLike):
         if not Path(policy).is_file():
             raise PolicyError(
-                f'policy is {os.fspath(policy)!r}; it must be "uniform", "gaussian", or the path of a policy file'
+                f'policy is {os.fspath(policy)!r}; it must be "uniform", "gaussian", or a policy file or a '
+                "Stable-Baselines3 model (.zip)"
             )
+        if is_zip(policy):
+            return load_sb3_model(policy, observations), Path(policy).name
         return load_policy(policy, observations, actions), Path(policy).name
     if isinstance(policy, TabularPolicy | np.ndarray | list):
         return _as_tabular(policy, observations, actions), "tabular"
     if isinstance(policy, NetworkPolicy):
         require_fit(policy, observations, actions, "")
+    foreign = as_foreign_policy(policy, observations, actions)
+    if foreign is not None:
+        return foreign
     if callable(getattr(policy, "act", None)):
         chosen: Policy = policy
         return chosen, type(policy).__qualname__
     raise PolicyError(
-        f'policy is {policy!r}; give "uniform", "gaussian", a policy file, an array [S, A] for a finite process, or '
-        "an object with act(observations, rng)"
+        f'policy is {policy!r}; give "uniform", "gaussian", a policy file, a Stable-Baselines3 model, a torch module, '
+        "a function of observations, an array [S, A] for a finite process, or an object with act(observations, rng)"
     )
 
 
