@@ -206,7 +206,7 @@ def _summary(rows):
 
 def _predict(name, policy, label):
     # one policy for both: a random Gaussian one depends on the seed
-    policy = make_plan(name, policy, EpisodeWork(1), Options(), []).task.policy
+    policy = make_plan(name, policy, EpisodeWork(1), Options()).task.policy
     backend = "serial" if "Bullet" in name else "auto"  # little work: starting processes would take longer
     found = gather(name, policy, lambda lengths: False, at_most=1000, backend=backend)
     lengths = steadyrl.EpisodeLengths.from_gymnasium(found.lengths)

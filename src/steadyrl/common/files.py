@@ -13,6 +13,7 @@ import re
 import secrets
 import socket
 import tempfile
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ except ImportError:  # pragma: no cover  (Windows has no such locks)
 
 _TEMPORARY = re.compile(r"\.steadyrl-(?P<machine>[0-9a-f]{8})-(?P<process>\d+)-[0-9a-f]{8}(\.\w+)?")
 _swept: set[str] = set()
-_locks: set[int] = set()
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
@@ -110,53 +111,77 @@ def why_no_such_file(path: str | os.PathLike[str]) -> str | None:
 def locked(path: str | os.PathLike[str], error: type[SteadyrlError] = RolloutError) -> Iterator[None]:
     """Hold a file or a folder for this run alone; raise `error` if another run holds it.
 
-    A file that does not exist is created, empty; a folder must exist. The lock ends with the process, however that ends,
-    and is not inherited by processes that an environment starts. File systems that know no locks are used without.
+    A file that does not exist is created, empty; a folder must exist. The lock ends with the process, however that
+    ends, and is not inherited by processes that an environment starts. File systems without locks are used without.
     """
-    held = lock(path, error)
+    if os.path.isdir(path):
+        held: Any = _Descriptor(os.open(path, os.O_RDONLY))
+        try:
+            _lock(held, path, error)
+        except BaseException:
+            held.close()
+            raise
+    else:
+        held = open_locked(path, error)
     try:
         yield
     finally:
-        unlock(held)
+        held.close()
 
 
-def lock(path: str | os.PathLike[str], error: type[SteadyrlError] = RolloutError) -> tuple[int, int]:
-    """Lock a file or folder as `locked` does, and return what `unlock` takes."""
+def open_locked(path: str | os.PathLike[str], error: type[SteadyrlError] = RolloutError) -> Any:
+    """Return a file, open for reading and writing without a buffer, that is locked until it is closed.
+
+    A file that does not exist is created. If another run holds it, `error` is raised and nothing is changed.
+    """
     while True:
-        flags = os.O_RDONLY if os.path.isdir(path) else os.O_RDWR | os.O_CREAT
-        descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0), 0o666)
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)
         try:
-            if fcntl is not None:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as problem:
-            os.close(descriptor)
-            raise error(
-                f"{os.fspath(path)!r} is in use by another run, which would be mixed with this one; wait for its end, "
-                "or name another place"
-            ) from problem
-        except OSError:
-            pass  # this file system has no locks
-        with contextlib.suppress(OSError):
-            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                _locks.add(descriptor)
-                return descriptor, os.getpid()
-        os.close(descriptor)  # it was deleted or replaced in the meantime by the run that held it
+            _lock(file, path, error)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                    return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()  # the run that held it has deleted or replaced it in the meantime
 
 
-def unlock(held: tuple[int, int]) -> None:
-    """Give up a lock; in a forked process, which does not have it, do nothing."""
-    descriptor, process = held
-    if process == os.getpid() and descriptor in _locks:
-        _locks.discard(descriptor)
-        os.close(descriptor)
+def _lock(held: Any, path: str | os.PathLike[str], error: type[SteadyrlError]) -> None:
+    try:
+        if fcntl is not None:
+            fcntl.flock(held.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as problem:
+        raise error(
+            f"{os.fspath(path)!r} is in use by another run, which would be mixed with this one; wait for its end, or "
+            "name another place"
+        ) from problem
+    except OSError:
+        return  # this file system has no locks
+    _locks.add(held)
+
+
+class _Descriptor:
+    """A file descriptor of a folder, which Python's files do not open."""
+
+    def __init__(self, number: int) -> None:
+        self._number: int | None = number
+
+    def fileno(self) -> int:
+        assert self._number is not None
+        return self._number
+
+    def close(self) -> None:
+        if self._number is not None:
+            os.close(self._number)
+            self._number = None
 
 
 def _forget_locks() -> None:
-    """In a forked process: close the copies of the locks, which would outlive the run that holds them."""
-    for descriptor in _locks:
+    """In a forked process: close what is locked, since a copy of the descriptor would keep the lock alive."""
+    for held in list(_locks):
         with contextlib.suppress(OSError):
-            os.close(descriptor)
-    _locks.clear()
+            held.close()
 
 
 if hasattr(os, "register_at_fork"):

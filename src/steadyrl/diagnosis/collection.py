@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from steadyrl.errors import RolloutError
 from steadyrl.lengths.age_sums import AgeSums
 from steadyrl.lengths.records import EpisodeRecords
-from steadyrl.rollouts.collect import WIDEST, collect_episodes
+from steadyrl.rollouts.collect import WIDEST, run_episodes
+from steadyrl.rollouts.commands import diagnose_command
 from steadyrl.rollouts.episodes import Episodes, EpisodeWork, Trajectories
 from steadyrl.rollouts.planning import Options, make_plan
 
@@ -47,7 +48,7 @@ def gather(
         RolloutError: if the environment cannot be used, or no episode could be finished.
     """
     options = Options(seed, backend, workers, None, None, None, None, "skip", make_arguments)
-    plan = make_plan(environment, policy, EpisodeWork(1), options, ["diagnose", str(environment)])
+    plan = make_plan(environment, policy, EpisodeWork(1), options)
     parts: list[Episodes] = []
     groups: list[AgeSums] = []
     streams: Array | None = None
@@ -55,19 +56,9 @@ def gather(
     size = plan.task.observations.size
     while have < at_most:
         wanted = min(max(FIRST, have), at_most - have, _fits(parts, size))
-        part = collect_episodes(
-            environment,
-            plan.task.policy,
-            wanted,
-            seed=seed + _SEEDS * len(parts),
-            backend=backend,
-            workers=workers,
-            on_error="skip",
-            observation_sums=False,
-            trajectories=size <= WIDEST,
-            make_arguments=make_arguments,
-            progress=progress,
-        )
+        work = EpisodeWork(wanted, sums=False, trajectories=size <= WIDEST)
+        next_round = plan.for_round(work, seed + _SEEDS * len(parts))
+        part = run_episodes(next_round, False, progress=progress, announce=not parts)
         if not len(part):
             why = part.skipped[0].message if part.skipped else "none was returned"
             raise RolloutError(f"not one episode of {plan.provenance['environment']} could be finished: {why}")
@@ -89,7 +80,11 @@ def gather(
         time_limit=plan.description.max_episode_steps,
         skipped=len(failures),
         first_failure=failures[0].message if failures else "",
-        provenance={**plan.provenance, "rounds": [len(part) for part in parts]},
+        provenance={
+            **plan.provenance,
+            "command": diagnose_command(plan.task, plan.policy),
+            "rounds": [len(part) for part in parts],
+        },
     )
 
 

@@ -1,9 +1,10 @@
-"""Where environments come from, and copies of them stepped together. This is where Gymnasium enters.
+"""Environments, and copies of them that are stepped together. This is where Gymnasium is first imported.
 
-- `sources`: a Gymnasium id, a spec, a factory or a learning process as something that can be made anywhere
+- `sources`: an environment given as an id, a spec, a function or a learning process, which can be made anywhere
 - `process_env`: finite learning processes as Gymnasium environments; `StateSweep-v0`
-- `codecs`: observations as rows of numbers, actions as what an environment takes
-- `seeding`: every episode its own seed, every block its own generator, all from one number
+- `codecs`: converts observations into rows of numbers, and actions into what an environment takes
+- `returned`: checks of what an environment returns
+- `seeding`: a seed for every episode and a generator for every block, all from one number
 - `lanes`: copies stepped together, each an endless loop of episodes
 """
 

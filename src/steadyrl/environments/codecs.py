@@ -1,4 +1,4 @@
-"""Observations as rows of numbers, actions as what an environment takes.
+"""Converts observations into rows of numbers, and a policy's actions into what an environment takes.
 
 A policy sees batches [B, d] of observations flattened by Gymnasium's rules (a Discrete one becomes a unit
 vector, a Dict is flattened key by key) and returns batches of actions: [B, *shape] for Box and MultiDiscrete, [B] for
@@ -16,6 +16,7 @@ from gymnasium import spaces
 from gymnasium.spaces import utils
 from numpy.typing import NDArray
 
+from steadyrl.environments.returned import as_observation, as_state
 from steadyrl.errors import PolicyError, RolloutError
 
 Array = NDArray[np.float64]
@@ -24,20 +25,20 @@ Write = Callable[[Array, Any], None]
 
 @dataclass(frozen=True)
 class ObservationCodec:
-    """How one observation is written into a row of numbers, and many at once.
+    """Writes one observation, or a batch of them, into rows of numbers.
 
-    A Discrete observation is kept as its number, counted from 0, and becomes the unit vector that it is to a policy
-    only where one is needed: a process may have thousands of states.
+    A Discrete observation is kept as its number, counted from 0, and becomes a unit vector only where a policy needs
+    one, since a process may have thousands of states.
     """
 
     space: Any
     size: int
-    """d, the values of a flattened observation."""
+    """d, the number of values in a flattened observation."""
     discrete: bool
 
     @property
     def width(self) -> int:
-        """The numbers in a row."""
+        """The number of values in a row."""
         return 1 if self.discrete else self.size
 
     def flattened(self, rows: Array) -> Array:
@@ -50,25 +51,30 @@ class ObservationCodec:
 
     @property
     def plain(self) -> bool:
-        """Whether an observation is a row of numbers already."""
+        """Whether an observation is a vector, and so a row of numbers already."""
         return isinstance(self.space, spaces.Box) and len(self.space.shape) == 1
 
     def writer(self) -> Write:
         """Return the function that writes an observation into a row."""
         space = self.space
         if isinstance(space, spaces.Discrete):
-            start = int(space.start)
+            start, count = int(space.start), int(space.n)
 
             def write_number(row: Array, observation: Any) -> None:
-                row[0] = observation - start
+                row[0] = as_state(observation, start, count)
 
             return write_number
         if isinstance(space, spaces.Box):
-            return _write_row if len(space.shape) == 1 else _write_flat
+            shape = space.shape
+
+            def write_box(row: Array, observation: Any) -> None:
+                row[:] = as_observation(observation, shape).reshape(-1)
+
+            return write_box
+        size = (self.size,)
 
         def write_any(row: Array, observation: Any) -> None:
-            flat: Any = utils.flatten(space, observation)
-            row[:] = flat
+            row[:] = as_observation(utils.flatten(space, observation), size)
 
         return write_any
 
@@ -88,19 +94,19 @@ class ObservationCodec:
                 out[i] = flat
 
     def sample_dtype(self) -> Any:
-        """The type in which samples of observations are kept."""
+        """Return the type in which samples of observations are kept."""
         if self.discrete:
             return np.dtype(np.int32)
         return np.dtype(getattr(utils.flatten_space(self.space), "dtype", np.float64))
 
     def kept(self, rows: Array) -> Any:
-        """Return rows in the form in which samples keep them: the number of a Discrete one, else as they are."""
+        """Return rows in the form in which samples keep them: Discrete ones as numbers, all others unchanged."""
         return rows[..., 0] + int(self.space.start) if self.discrete else rows
 
 
 @dataclass(frozen=True)
 class ActionCodec:
-    """How a batch of a policy's actions becomes what each environment copy takes."""
+    """Converts a batch of a policy's actions into what each environment copy takes."""
 
     space: Any
     shape: tuple[int, ...]
@@ -109,7 +115,7 @@ class ActionCodec:
     high: Any
 
     def check(self, actions: Any, batch: int) -> None:
-        """Say what is wrong with the first batch of actions that a policy returns, if anything is."""
+        """Raise PolicyError if a batch of actions does not fit the action space."""
         shape = np.shape(actions)
         if shape != (batch, *self.shape):
             raise PolicyError(
@@ -123,10 +129,8 @@ class ActionCodec:
             )
 
     def sent(self, actions: Any) -> Any:
-        """Return the actions as an array that environments take: clipped to a Box, in its type."""
-        if (
-            self.low is None
-        ):  # numpy's integers, as action_space.sample() gives: Gymnasium checks them faster than Python's
+        """Return the actions as environments take them: clipped to the bounds of a Box, in the type of the space."""
+        if self.low is None:  # numpy's integers: Gymnasium checks them faster than Python's
             return np.asarray(actions).astype(self.dtype, copy=False)
         clipped = np.maximum(actions, self.low)
         np.minimum(clipped, self.high, out=clipped)
@@ -134,7 +138,7 @@ class ActionCodec:
 
 
 def observation_codec(space: Any) -> ObservationCodec:
-    """Return the codec of an observation space, or say why there is none."""
+    """Return the codec of an observation space, or raise RolloutError if it cannot be flattened."""
     try:
         size = int(utils.flatdim(space))
     except (NotImplementedError, ValueError) as error:
@@ -146,7 +150,7 @@ def observation_codec(space: Any) -> ObservationCodec:
 
 
 def action_codec(space: Any) -> ActionCodec:
-    """Return the codec of an action space, or say why there is none."""
+    """Return the codec of an action space, or raise RolloutError if it is of another kind."""
     if isinstance(space, spaces.Box):
         return ActionCodec(space, space.shape, space.dtype, space.low.astype(float), space.high.astype(float))
     if isinstance(space, spaces.Discrete):
@@ -166,11 +170,3 @@ def _one_of(space: Any, batch: Any, i: int) -> Any:
     if isinstance(space, spaces.Tuple):
         return tuple(_one_of(part, batch[k], i) for k, part in enumerate(space.spaces))
     return batch[i]
-
-
-def _write_row(row: Array, observation: Any) -> None:
-    row[:] = observation
-
-
-def _write_flat(row: Array, observation: Any) -> None:
-    row[:] = np.asarray(observation).reshape(-1)

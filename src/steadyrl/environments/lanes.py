@@ -1,33 +1,34 @@
 """Lanes: copies of an environment stepped together, each an endless loop of episodes.
 
-A lane works in Gymnasium's NEXT_STEP manner, which is the learning process itself: the step that ends an
-episode returns its terminal observation, and the next step, whose action is ignored, returns the first
-observation of the next episode.
+A lane resets as in Gymnasium's NEXT_STEP autoreset mode, which is the learning process itself: the step that ends an
+episode returns its terminal observation, and the next step, whose action is ignored, returns the first observation of
+the next episode.
 
-The copies are made anew for every block. Bullet environments do not come back to the same state by
-`reset(seed=...)`: what was run in a copy before shows in later digits (HumanoidBulletEnv-v0).
+Every block makes its own copies. Bullet environments do not come back to the same state by `reset(seed=...)`: what was
+run in a copy before shows in later digits (HumanoidBulletEnv-v0).
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy import ndarray
 from numpy.typing import NDArray
 
 from steadyrl.environments.codecs import ActionCodec, ObservationCodec
-from steadyrl.environments.sources import Source
+from steadyrl.environments.returned import as_flag, as_reward
+from steadyrl.environments.sources import Source, close_quietly
 
 Array = NDArray[np.float64]
 
 RESETS, RUNS, RESTS = 0, 1, 2
-"""What a lane does at the next step."""
+"""The state of a lane: at the next step it resets, takes a step, or does nothing."""
 
 
 class Ending(NamedTuple):
-    """A lane's episode is over, or has failed."""
+    """The end of a lane's episode, or its failure."""
 
     lane: int
     terminated: bool
@@ -36,7 +37,7 @@ class Ending(NamedTuple):
 
 
 class Lanes(Protocol):
-    """What the engine asks of a set of lanes; rows of `observations` and entries of `rewards` are the lanes."""
+    """The interface of a set of lanes; each lane has a row of `observations` and an entry of `rewards`."""
 
     observations: Array
     rewards: Array
@@ -48,25 +49,25 @@ class Lanes(Protocol):
         """Begin a step in every lane."""
 
     def receive(self) -> list[Ending]:
-        """Finish the step, fill `observations` and `rewards`, and return what ended."""
+        """Finish the step, fill `observations` and `rewards`, and return the episodes that ended or failed."""
 
     def assign(self, lane: int, seed: int | None, number: int) -> None:
-        """Have the lane's next step start the episode of this number, seeded or going on from the last."""
+        """Have the lane's next step start the episode with this number; without a seed, the generator goes on."""
 
     def rest(self, lane: int) -> None:
         """Let the lane do nothing from now on."""
 
     def replace(self, lane: int) -> bool:
-        """Put a new copy in the place of one that failed; False if the lane must end its episode first."""
+        """Replace a copy that failed by a new one; return False if the lane must end its episode first."""
 
     def close(self) -> None:
-        """Give up all copies."""
+        """Close all copies."""
 
 
 class Watch:
-    """Says, before each call into an environment, which episode and step it is: in memory shared with a supervisor.
+    """Notes, before each call into an environment, which episode and step it is, in memory shared with a supervisor.
 
-    `cuts` names episodes that are known to hang or crash at a step: there they fail instead.
+    `cuts` has episodes that are known to hang or crash, with the step at which they do: they fail there instead.
     """
 
     def __init__(self, beat: NDArray[np.int64] | None, cuts: Mapping[int, tuple[int, str]]) -> None:
@@ -85,15 +86,16 @@ class Watch:
 
 
 class CutError(Exception):
-    """Stands for a hang or crash that happened here when the block was run before."""
+    """Stands for a hang or a crash that happened at this step when the block was run before."""
 
 
 class GymnasiumLanes:
-    """Lanes in this process: one Gymnasium environment each."""
+    """Lanes in this process, each with a Gymnasium environment of its own."""
 
     def __init__(self, source: Source, codec: ObservationCodec, actions: ActionCodec, count: int, watch: Watch) -> None:
         self._source, self._actions, self._watch = source, actions, watch
-        self._write, self._plain = codec.writer(), codec.plain
+        self._write = codec.writer()
+        self._shape = codec.space.shape if codec.plain else None
         self._envs = [source.make() for _ in range(count)]
         self.observations = np.zeros((count, codec.width))
         self.rewards = np.zeros(count)
@@ -119,7 +121,7 @@ class GymnasiumLanes:
         """Step or reset each lane in turn."""
         ended: list[Ending] = []
         envs, rows, rewards, state, write = self._envs, self._rows, self.rewards, self._state, self._write
-        plain = self._plain
+        shape = self._shape
         for lane, action in enumerate(self._actions.sent(self._sent)):
             if state[lane] != RUNS:
                 self._reset(lane, ended)
@@ -129,16 +131,18 @@ class GymnasiumLanes:
                     self._steps[lane] += 1
                     self._watch(self._numbers[lane], self._steps[lane])
                 observation, reward, terminated, truncated, _ = envs[lane].step(action)
-                rewards[lane] = reward
-                if plain:
+                rewards[lane] = reward if type(reward) is float else as_reward(reward)
+                if type(observation) is ndarray and observation.shape == shape and observation.dtype.kind in "fiub":
                     rows[lane][:] = observation
                 else:
                     write(rows[lane], observation)
-            except Exception as error:
+                if type(terminated) is not bool or type(truncated) is not bool:
+                    terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated)
+            except (Exception, SystemExit) as error:
                 ended.append(Ending(lane, False, False, error))
                 continue
             if terminated or truncated:
-                ended.append(Ending(lane, bool(terminated), bool(truncated)))
+                ended.append(Ending(lane, terminated, truncated))
         return ended
 
     def assign(self, lane: int, seed: int | None, number: int) -> None:
@@ -151,7 +155,7 @@ class GymnasiumLanes:
         self.observations[lane] = 0.0
 
     def replace(self, lane: int) -> bool:
-        """Put a new copy in the place of one that failed."""
+        """Replace a copy that failed by a new one."""
         close_quietly(self._envs[lane])
         self._envs[lane] = self._source.make()
         self.observations[lane] = 0.0
@@ -171,11 +175,5 @@ class GymnasiumLanes:
             self._watch(self._numbers[lane], 0)
             observation, _ = self._envs[lane].reset(seed=self._seeds[lane])
             self._write(self._rows[lane], observation)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             ended.append(Ending(lane, False, False, error))
-
-
-def close_quietly(env: Any) -> None:
-    """Close an environment whose results are already in hand; what it says to that no longer matters."""
-    with contextlib.suppress(Exception):
-        env.close()

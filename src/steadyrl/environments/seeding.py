@@ -1,4 +1,4 @@
-"""Seeds of a run: every episode its own, every block its own generator, all from one number.
+"""Seeds of a run: every episode has its own seed and every block its own generator, all derived from one number.
 
 A block's randomness depends on (seed, block index) alone. Episode seeds are a permutation of the 32-bit numbers
 applied to the episode's number in the run, so no two episodes of a run share one: with independent draws, a run of
@@ -22,7 +22,7 @@ def policy_generator(seed: int) -> np.random.Generator:
 
 
 def block_generator(seed: int, block: int) -> np.random.Generator:
-    """Return the generator of a block: policy noise, detours, and nothing else."""
+    """Return the generator of a block, which is used for policy noise and detours only."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_NOISE, block)))
 
 

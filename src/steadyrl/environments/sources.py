@@ -1,11 +1,12 @@
-"""Where environments come from: a Gymnasium id, a spec, a factory, or a learning process.
+"""Sources of environments: a Gymnasium id, a spec, a factory function, or a learning process.
 
-A source can be sent to another process (by cloudpickle, so that factories from a script or a notebook work) and
-makes the same environment there.
+A source can be sent to another process (by cloudpickle, so that functions from a script or a notebook work) and makes
+the same environment there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,12 +16,13 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from steadyrl.common.identity import fingerprint, readable_name
 from steadyrl.environments.process_env import ProcessEnv
-from steadyrl.errors import MissingExtraError, RolloutError
+from steadyrl.errors import MissingExtraError, RolloutError, SteadyrlError
 from steadyrl.exact.process import LearningProcess
 
 LONGEST = 100_000
-"""Actions after which an episode without a time limit counts as one that does not end."""
+"""Number of actions after which an episode without a time limit counts as one that never ends."""
 
 
 @dataclass(frozen=True)
@@ -29,45 +31,60 @@ class Source:
 
     name: str
     id: str | None
-    """The Gymnasium id, where there is one."""
+    """The Gymnasium id, if the environment was given by one."""
     arguments: Mapping[str, Any]
-    """For gymnasium.make."""
+    """Keyword arguments for gymnasium.make."""
     factory: Callable[[], Any] = field(compare=False)
+    digest: str = ""
+    """Fingerprint of a factory's or a spec's content; "" where the name says it all."""
 
     def make(self) -> Any:
         """Return a new environment."""
-        env = self.factory()
+        try:
+            env = self.factory()
+        except SystemExit as error:
+            raise RolloutError(
+                f"{self.name} called sys.exit({error.code!r}) while it was made; have it raise an error instead"
+            ) from error
+        except (SteadyrlError, MemoryError):
+            raise
+        except Exception as error:
+            raise RolloutError(
+                f"{self.name} raised {type(error).__name__}: {error} while it was made; repair the environment"
+            ) from error
         if not isinstance(env, gymnasium.Env):
             raise RolloutError(
-                f"the factory {self.name} returned {type(env).__name__}, not a gymnasium.Env; a vector environment "
-                "cannot be used, since work is cut into blocks that make their own copies"
+                f"the function {self.name} returned {type(env).__name__}, not a gymnasium.Env; a vector environment "
+                "cannot be used, since every block of episodes makes its own copies"
             )
         return env
 
 
 @dataclass(frozen=True)
 class Description:
-    """What is known of an environment before anything is run in it."""
+    """What is known about an environment before anything is run in it."""
 
     observation_space: Any
     action_space: Any
     max_episode_steps: int | None
     fixed_episode: Any
-    """Observations and rewards of every episode, where all are the same (StateSweep); else None."""
+    """Observations and rewards of every episode if all episodes are the same (StateSweep-v0), or None."""
     module: str
-    """Where the environment's class is defined."""
+    """The module in which the environment's class is defined."""
 
 
 def as_source(environment: Any, make_arguments: Mapping[str, Any] | None = None) -> Source:
-    """Return the source of whatever a user may call an environment."""
+    """Return the source of an environment given as an id, a spec, a LearningProcess or a function."""
     arguments = dict(make_arguments or {})
     if isinstance(environment, str):
         return Source(environment, environment, arguments, partial(_make, environment, arguments))
     if isinstance(environment, EnvSpec):
-        return Source(environment.id, None, arguments, partial(_make, environment, arguments))
+        identity = fingerprint(environment)
+        return Source(environment.id, None, arguments, partial(_make, environment, arguments), identity)
     if arguments:
         raise RolloutError(
-            f"{sorted(arguments)} are for gymnasium.make and need an id or a spec; let the factory pass them itself"
+            f"make_arguments {sorted(arguments)} are passed to gymnasium.make, so they need an id or a spec; with a "
+            "function, let the function pass them itself"
         )
     if isinstance(environment, LearningProcess):
         return Source(f"{environment!r} {environment.digest}", None, {}, partial(ProcessEnv, environment))
@@ -77,8 +94,7 @@ def as_source(environment: Any, make_arguments: Mapping[str, Any] | None = None)
             "(env.spec), or a function that makes it"
         )
     if callable(environment):
-        name = getattr(environment, "__qualname__", None) or repr(environment)
-        return Source(name, None, {}, environment)
+        return Source(readable_name(environment), None, {}, environment, fingerprint(environment))
     raise RolloutError(
         f"environment is {environment!r}; it must be a Gymnasium id, a spec, a LearningProcess, or a function "
         "that returns an environment"
@@ -89,11 +105,20 @@ def describe(source: Source) -> Description:
     """Make the environment once and read its spaces and limits."""
     env = source.make()
     try:
+        for name in ("observation_space", "action_space"):
+            if not isinstance(getattr(env, name, None), gymnasium.Space):
+                raise RolloutError(f"{source.name} has no {name} that is a gymnasium.Space; set it in its constructor")
         limit = getattr(env.unwrapped, "max_episode_steps", None) if env.spec is None else env.spec.max_episode_steps
         fixed = getattr(env.unwrapped, "fixed_episode", None)
         episode = None if fixed is None else fixed()
         return Description(env.observation_space, env.action_space, limit, episode, type(env.unwrapped).__module__)
     finally:
+        close_quietly(env)
+
+
+def close_quietly(env: Any) -> None:
+    """Close an environment whose results are already collected, and ignore errors that it raises while closing."""
+    with contextlib.suppress(Exception, SystemExit):
         env.close()
 
 
@@ -116,7 +141,7 @@ def _make(id_or_spec: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 def _arguments_line(id_or_spec: Any, name: str, arguments: Mapping[str, Any], error: Exception) -> str:
-    """What to say of arguments that an environment does not take, or not with these values."""
+    """Return the message about arguments that an environment does not take, or not with these values."""
     known = _constructor_arguments(id_or_spec)
     given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
     unknown = [key for key in arguments if f"unexpected keyword argument '{key}'" in str(error)]
@@ -125,7 +150,7 @@ def _arguments_line(id_or_spec: Any, name: str, arguments: Mapping[str, Any], er
     else:
         text = f"{name} cannot be made with {given} ({type(error).__name__}: {error})"
     takes = f"it takes {', '.join(known)}, and " if known else "besides its own, "
-    return f"{text}; {takes}every environment max_episode_steps: mend or leave out --make (make_arguments)"
+    return f"{text}; {takes}every environment takes max_episode_steps: correct or leave out --make (make_arguments)"
 
 
 def _constructor_arguments(id_or_spec: Any) -> list[str]:

@@ -61,7 +61,7 @@ class Workspace:
 
     def task(self, environment: Any, policy: Any) -> Task:
         """Return an environment's codecs and the policy that a name stands for: the same in all parts of a run."""
-        return make_plan(environment, policy, EpisodeWork(1), Options(seed=self.seed), ["reproduce"]).task
+        return make_plan(environment, policy, EpisodeWork(1), Options(seed=self.seed)).task
 
     def policy(self, environment: Any, policy: Any) -> Any:
         """Return the policy that a name stands for, as an object."""

@@ -1,14 +1,17 @@
 """Rollouts: complete episodes and steady-state samples from real environments, reproducible to the byte.
 
-A run is a task cut into blocks; a block depends on (environment, policy, seed, index) alone, so it gives the same bytes
-whoever runs it, wherever and however often.
+A run is a task cut into blocks; a block depends on (environment, policy, seed, index) alone, so its bytes are the same
+whoever runs it, wherever, and however often.
 
-- `collect`: `collect_episodes`, `collect_samples`; `planning` checks what was asked for and chooses a backend
+- `collect`: `collect_episodes`, `collect_samples`
+- `planning`: checks the options, chooses a backend, and records what determines the data
+- `commands`: the command, or the Python call, that makes the data again
 - `blocks`: the unit of work; `engine` is the loop inside a block; `schedule` says which block is next
-- `episodes`, `samples`: what comes back, and how one block of it is collected; `files` saves it
+- `episodes`, `samples`: the results, and the collectors of one block of them; `files` saves the results
 - `processes` and `worker`: blocks in worker processes; `ray_tasks`: blocks on a Ray cluster
-- `checkpoints`: finished blocks on disk, so that an interrupted run can go on
-- `jumping`: rollouts of an environment whose every episode is the same
+- `checkpoints`: finished blocks on disk, so that an interrupted run can be resumed
+- `repeatability`: whether an environment gives the same episode again for the same seed
+- `jumping`: rollouts of an environment whose episodes are all the same
 """
 
 from steadyrl.rollouts.blocks import Skipped

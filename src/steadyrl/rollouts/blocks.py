@@ -1,11 +1,12 @@
-"""Blocks: the unit of work. What a block gives depends on (environment, policy, seed, block index) alone.
+"""Blocks: the unit of work. The result of a block depends on (environment, policy, seed, block index) alone.
 
-A block makes its own copies of the environment and its own generator, runs a fixed number of episodes (or
-rollouts) to their ends, and returns arrays. Whoever runs it, wherever, however often: the same bytes.
+A block makes its own copies of the environment and its own generator, runs a fixed number of episodes (or rollouts) to
+their ends, and returns arrays. The bytes are the same whoever runs it, wherever, and however often.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -21,26 +22,29 @@ from steadyrl.errors import (
     EnvironmentRaisedError,
     EpisodeError,
     EpisodeTooLongError,
+    InvalidStepError,
     NonFiniteError,
+    RolloutError,
     StepTimeoutError,
     WorkerLostError,
 )
 from steadyrl.integrations.envpool.lanes import EnvPoolLanes
 from steadyrl.integrations.envpool.pool import pool_maker
 from steadyrl.policies.networks import Policy
-from steadyrl.rollouts.engine import Collector, Failure, run
+from steadyrl.rollouts.engine import Collector, Episode, Failure, run
+from steadyrl.rollouts.repeatability import repeats
 
 Arrays = dict[str, Any]
 
 COPIES, HEAVY_COPIES = 16, {"mujoco": 4, "bullet": 2}
-"""Copies that a Gymnasium block steps together: policies are cheaper in batches, but physics simulators (known by the
-module they are in) take time to make and crowd each other out of the processor's cache."""
+"""Number of environment copies that a Gymnasium block steps together. Policies are cheaper in batches, but physics
+simulators (recognised by their module) take time to make and compete for the processor's cache."""
 
 ENVPOOL_LANES = 16
-"""Copies in each of the two pools of an EnvPool block, which take turns."""
+"""Number of copies in each of the two pools of an EnvPool block, which take turns."""
 
 BLOCK_SIZE = {"gymnasium": 512, "envpool": 1024}
-"""Episodes in a block: enough to pay for making its copies, few enough to share out and to lose."""
+"""Number of episodes in a block: enough to be worth making copies for, few enough to share out and to lose."""
 
 
 @dataclass(frozen=True)
@@ -54,26 +58,26 @@ class Skipped:
 
 
 class Work(Protocol):
-    """What is to be collected in each block."""
+    """What is collected in each block."""
 
     @property
     def total(self) -> int:
-        """Episodes or rollouts in the whole run."""
+        """Number of episodes or rollouts in the whole run."""
 
     def collector(self, block: Block) -> BlockCollector:
-        """Return what collects one block."""
+        """Return the collector of one block."""
 
 
 class BlockCollector(Collector, Protocol):
-    """A collector that ends up as arrays."""
+    """A collector whose result is a set of arrays."""
 
     def arrays(self) -> Arrays:
-        """Return what was collected."""
+        """Return the collected arrays."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A whole run, as workers need to know it."""
+    """Everything that a worker needs to know about a run."""
 
     source: Source
     observations: ObservationCodec
@@ -84,12 +88,14 @@ class Task:
     block_size: int
     family: Literal["gymnasium", "envpool"]
     limit: int
-    """The longest permitted episode, in actions."""
+    """Number of actions after which an episode is an error."""
     on_error: Literal["raise", "skip"] = "raise"
     copies: int = COPIES
-    """Of the environment in a Gymnasium block; like the block size, part of what determines the bytes."""
+    """Number of environment copies in a Gymnasium block; like the block size, it determines the bytes."""
     threads: int = 1
-    """EnvPool's; its results do not depend on it."""
+    """Number of EnvPool's threads, on which the data do not depend."""
+    check_repeatable: bool = False
+    """Whether the first episode of the run is run twice, to see whether the environment repeats itself."""
 
     @property
     def blocks(self) -> int:
@@ -99,7 +105,7 @@ class Task:
 
 @dataclass
 class Block:
-    """One block at work: its place in the run, its generator, and what failed in it."""
+    """A block that is being run: its place in the run, its generator, and the episodes that failed in it."""
 
     task: Task
     index: int
@@ -118,7 +124,7 @@ class Block:
         return cls(task, index, first, count, block_generator(task.seed, index), seeds)
 
     def fail(self, number: int, failure: Failure) -> None:
-        """Raise the error that a failure in the block's episode `number` is, or note that it is left out."""
+        """Raise the error of the block's episode `number`, or note that the episode is left out."""
         error = self.error(number, failure)
         if self.task.on_error == "raise":
             raise error from failure.cause
@@ -147,19 +153,31 @@ def run_block(
     Args:
         task: the run.
         index: the block's index.
-        beat: three numbers shared with a supervisor, kept at the present episode, its step, and a count of steps.
-        cuts: numbers (in the run) of episodes known to hang or crash, with the step where they do and what they do.
+        beat: numbers shared with a supervisor: the present episode, its step, and a count of all steps.
+        cuts: episodes (by number in the run) that are known to hang or crash, with the step and which of the two.
     """
-    block = Block.of(task, index)
+    block, process = Block.of(task, index), os.getpid()
     local = {n - block.first: cut for n, cut in (cuts or {}).items() if block.first <= n < block.first + block.count}
-    groups = _lanes(block, Watch(beat, local))
+    watch = Watch(beat, local)
+    groups = _lanes(block, watch)
     collector = task.work.collector(block)
     try:
         run(groups, task.policy, task.observations, task.actions, collector, limit=task.limit, rng=block.rng)
+    except SystemExit as error:  # an environment's own is caught where it is stepped
+        raise RolloutError(
+            f"the policy called sys.exit({error.code!r}); have it raise an error instead, or return actions"
+        ) from error
     finally:
         for lanes in groups:
             lanes.close()
-    return {"block": index, "skipped": block.skipped, **collector.arrays()}
+        if os.getpid() != process:  # the environment forked, and this is the child: it must not go on with our work
+            os._exit(1)
+    arrays = collector.arrays()
+    first: Episode | None = getattr(collector, "first", None)
+    if index == 0 and task.check_repeatable and first is not None:
+        seed = int(block.seeds[0])
+        arrays["repeats"] = np.bool_(repeats(task.source, task.observations, task.actions, seed, first, watch))
+    return {"block": index, "skipped": block.skipped, **arrays}
 
 
 def _lanes(block: Block, watch: Watch) -> list[Lanes]:
@@ -176,12 +194,17 @@ def _lanes(block: Block, watch: Watch) -> list[Lanes]:
 
 
 def describe_failure(task: Task, failure: Failure) -> EpisodeError:
-    """Return the error of the right type, with what happened, why it matters and what to do."""
+    """Return the error of the right type; it says what happened, why it matters and what to do."""
     name = task.source.name
     if failure.kind == "not finite":
         return NonFiniteError(
-            f"{name} returned {failure.detail}; no mean or policy survives that; repair the environment, or `collect` "
+            f"{name} returned {failure.detail}; no mean or policy survives that; repair the environment, or collect "
             "with on_error='skip' (--on-error skip), which leaves such episodes out"
+        )
+    if failure.kind == "invalid":
+        return InvalidStepError(
+            f"{name} returned {failure.detail}; repair the environment, or collect with on_error='skip' "
+            "(--on-error skip), which leaves such episodes out"
         )
     if failure.kind == "too long":
         return EpisodeTooLongError(
@@ -192,18 +215,20 @@ def describe_failure(task: Task, failure: Failure) -> EpisodeError:
         )
     if failure.kind == "hung":
         return StepTimeoutError(
-            f"a step of {name} took longer than the step timeout and was stopped; repair the environment, or `collect` "
+            f"a step of {name} took longer than the step timeout and was stopped; repair the environment, or collect "
             "with a longer step_timeout (--step-timeout) or with on_error='skip' (--on-error skip), which leaves such "
             "episodes out"
         )
     if failure.kind == "crashed":
         return WorkerLostError(
             f"the process running {name} died at the same block again and again; if the environment crashes, repair "
-            "it, or `collect` with on_error='skip' (--on-error skip), which leaves such episodes out; if memory ran "
+            "it, or collect with on_error='skip' (--on-error skip), which leaves such episodes out; if memory ran "
             "out, use fewer workers"
         )
+    cause = failure.cause
+    did = f"called sys.exit({cause.code!r})" if isinstance(cause, SystemExit) else None
     return EnvironmentRaisedError(
-        f"{name} raised {type(failure.cause).__name__}: {failure.cause}; repair the environment, or `collect` "
+        f"{name} {did or f'raised {type(cause).__name__}: {cause}'}; repair the environment, or collect "
         "with on_error='skip' (--on-error skip), which leaves such episodes out"
     )
 

@@ -1,4 +1,4 @@
-"""The loop: a policy acts on all lanes at once, and every episode that ends goes to a collector.
+"""The loop in which a policy acts on all lanes at once and every episode that ends goes to a collector.
 
     observations -> policy -> actions -> lanes -> observations, rewards, endings
 
@@ -19,55 +19,56 @@ from numpy.typing import NDArray
 
 from steadyrl.environments.codecs import ActionCodec, ObservationCodec
 from steadyrl.environments.lanes import CutError, Ending, Lanes
+from steadyrl.environments.returned import InvalidValueError
 from steadyrl.policies.networks import Policy
 
 Array = NDArray[np.float64]
 
 
 class Job(NamedTuple):
-    """An episode to run: its number in the block's order of work, and how to seed it."""
+    """An episode to run: its number in the block, and its seed."""
 
     number: int
     seed: int | None
-    """None: go on with the environment's own generator, as a rollout's later episodes do."""
+    """The seed of the reset; None if the environment's generator goes on, as in a rollout's later episodes."""
 
 
 class Episode(NamedTuple):
-    """A finished episode of l actions, as views that hold until the next tick."""
+    """A finished episode of l actions, as views of arrays that are valid until the next step."""
 
     observations: Array
-    """[l + 1, width], rows of the codec, at ages 1, ..., T: the terminal one is the last."""
+    """Rows of the codec, [l + 1, width], at ages 1, ..., T; the last one is the terminal observation."""
     actions: Any
-    """[l, ...], as the policy returned them."""
+    """The actions as the policy returned them, [l, ...]."""
     rewards: Array
-    """[l]."""
+    """The rewards, [l]."""
     terminated: bool
     truncated: bool
 
 
 class Failure(NamedTuple):
-    """An episode that could not be finished: why, and after how many actions."""
+    """Why, and after how many actions, an episode could not be finished."""
 
     kind: str
-    """"raised", "not finite", "too long", or what a cut says."""
+    """"raised", "invalid", "not finite", "too long", "hung" or "crashed"."""
     step: int
     detail: str
     cause: BaseException | None = None
     actions: Any = None
-    """The episode's actions so far, the failing one included, where they are known."""
+    """The episode's actions so far, the failing one included, or None if they are not known."""
 
 
 class Collector(Protocol):
-    """Hands out episodes, in order, and takes what became of them."""
+    """Hands out episodes in a fixed order and receives the finished and failed ones."""
 
     def next(self, lane: int) -> Job | None:
         """Return the lane's next episode, or None if there is no more work for it."""
 
     def finish(self, lane: int, episode: Episode) -> None:
-        """Take a finished episode."""
+        """Receive a finished episode."""
 
     def fail(self, lane: int, failure: Failure) -> None:
-        """Take note of a failed episode, or raise."""
+        """Receive a failed episode, or raise its error."""
 
 
 def run(
@@ -80,7 +81,7 @@ def run(
     limit: int,
     rng: np.random.Generator,
 ) -> None:
-    """Run lanes until the collector has no more work and every episode it handed out is over."""
+    """Run lanes until the collector has no more episodes and every episode that it handed out is over."""
     sets, offset = [], 0
     for lanes in groups:
         sets.append(_LaneSet(lanes, policy, observations, actions, collector, limit, rng, offset))
@@ -150,7 +151,7 @@ class _LaneSet:
         self.lanes.send(actions)
 
     def observe(self) -> None:
-        """Receive what the actions led to, and see to the lanes whose episode is over."""
+        """Receive the results of the actions, and handle the lanes whose episode is over."""
         endings = self.lanes.receive()
         if self.tick + 2 > len(self.rewards):
             self._make_room()
@@ -181,9 +182,10 @@ class _LaneSet:
             self._fail(lane, "raised", self.tick - start, "", ending.error)
             return
         rewards = self.rewards[start : self.tick, lane]
-        if not math.isfinite(rewards.sum()):
-            step = int(np.argmin(np.isfinite(rewards)))
-            self._fail(lane, "not finite", step + 1, f"the reward {rewards[step]}")
+        with np.errstate(over="ignore", invalid="ignore"):
+            finite = math.isfinite(rewards.sum())
+        if not finite:
+            self._fail(lane, "not finite", *_first_not_finite(rewards))
             return
         episode = Episode(
             self.observations[start : self.tick + 1, lane],
@@ -207,6 +209,8 @@ class _LaneSet:
     def _fail(self, lane: int, kind: str, step: int, detail: str, cause: BaseException | None = None) -> None:
         if isinstance(cause, CutError):
             kind = str(cause)
+        elif isinstance(cause, InvalidValueError):
+            kind, detail = "invalid", str(cause)
         taken = None if self.actions is None else self.actions[self.tick - step : self.tick, lane].copy()
         self.collector.fail(self.offset + lane, Failure(kind, step, detail, cause, taken))
         self.observations[self.tick, lane] = 0.0
@@ -250,3 +254,13 @@ class _LaneSet:
         self.tick -= first
         self.starts = {lane: start - first for lane, start in self.starts.items()}
         self.oldest -= first
+
+
+def _first_not_finite(rewards: Array) -> tuple[int, str]:
+    """Return the step at which rewards, or their sum, are no longer finite, and what is wrong there."""
+    wrong = np.flatnonzero(~np.isfinite(rewards))
+    if len(wrong):
+        return int(wrong[0]) + 1, f"the reward {rewards[wrong[0]]}"
+    with np.errstate(over="ignore", invalid="ignore"):
+        step = int(np.argmin(np.isfinite(np.cumsum(rewards))))
+    return step + 1, f"rewards so large that their sum overflows, the last of them {rewards[step]}"

@@ -1,8 +1,8 @@
-"""Episodes: what collecting gives back, and how one block of it is collected.
+"""Episodes: the result of collecting, and the collector of one block of them.
 
 The states of an episode have ages k = 1, ..., T, the terminal one included, and T = l + 1 for an episode of l actions.
-Sums of the observation and of its square at each age are all that marginals at *every* time need (by
-the renewal equation), in memory that grows with the longest episode and not with their number.
+Sums of the observation and of its square at each age are all that marginals at *every* time need (by the renewal
+equation), in memory that grows with the longest episode and not with the number of episodes.
 """
 
 from __future__ import annotations
@@ -15,28 +15,39 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steadyrl.common.values import hash_values, same_values
 from steadyrl.errors import RolloutError
 from steadyrl.lengths.age_sums import AgeSums, count_ages
 from steadyrl.rollouts.blocks import Arrays, Block, BlockCollector, Skipped
 from steadyrl.rollouts.engine import Episode, Failure, Job
 from steadyrl.rollouts.files import read_collected, write_collected
+from steadyrl.rollouts.repeatability import beginning_of
 
 Array = NDArray[np.float64]
 
 _KIND = "episodes"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trajectories:
-    """Whole episodes, one after the other; `of(i)` cuts one out."""
+    """Whole episodes, stored one after the other; `of(i)` returns episode i."""
 
     lengths: NDArray[np.int64]
     observations: Array
-    """[sum of T, d]."""
+    """The observations of all episodes, terminal ones included, [sum of T, d]."""
     actions: Any
-    """[sum of l, ...], as the policy returned them."""
+    """The actions as the policy returned them, [sum of l, ...]."""
     rewards: Array
-    """[sum of l]."""
+    """The rewards, [sum of l]."""
+
+    def __eq__(self, other: object) -> bool:
+        return same_values(self, other)
+
+    def __hash__(self) -> int:
+        return hash_values(self)
+
+    def __repr__(self) -> str:
+        return f"Trajectories({len(self.lengths):,} episodes, {len(self.rewards):,} steps)"
 
     def of(self, episode: int) -> tuple[Array, Any, Array]:
         """Return observations [l + 1, d], actions [l, ...] and rewards [l] of one episode."""
@@ -47,9 +58,9 @@ class Trajectories:
         return self.observations[seen], self.actions[taken], self.rewards[taken]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Episodes:
-    """Complete episodes, in the order in which they were started: every one that was started is here.
+    """Complete episodes, in the order in which they were started; every episode that was started is included.
 
     Example:
         >>> from steadyrl import collect_episodes
@@ -59,23 +70,37 @@ class Episodes:
     """
 
     lengths: NDArray[np.int64]
-    """Gymnasium's counts of actions, l = T - 1."""
+    """Number of actions in each episode, as Gymnasium counts: l = T - 1."""
     returns: Array
+    """Sum of rewards of each episode."""
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     seeds: NDArray[np.uint32]
-    """What each episode's reset was seeded with (all of a block's EnvPool lanes are seeded at once: zeros)."""
+    """Seed of each episode's reset; zeros with EnvPool, which seeds whole pools."""
     ages: AgeSums | None = None
+    """Sums of the observation and its square at each age."""
     trajectories: Trajectories | None = None
     skipped: tuple[Skipped, ...] = ()
     """Episodes that failed and were left out (on_error="skip")."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """What determines the data: environment, policy, seed, versions, and the command that makes it again."""
     notes: tuple[str, ...] = field(default=(), compare=False)
-    """How this run went: the backend and why, blocks that ran again. Not saved: it changes nothing in the data."""
+    """How this run went: the backend and why, blocks that ran again. Notes are not saved."""
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def __eq__(self, other: object) -> bool:
+        return same_values(self, other)
+
+    def __hash__(self) -> int:
+        return hash_values(self)
+
+    def __repr__(self) -> str:
+        about = f" of {name}" if (name := self.provenance.get("environment")) else ""
+        mean = f", mean length {self.lengths.mean():.6g}" if len(self) else ""
+        left_out = f", {len(self.skipped):,} left out" if self.skipped else ""
+        return f"Episodes({len(self):,}{about}, {self.steps:,} steps{mean}{left_out})"
 
     @property
     def average_episode_length(self) -> float:
@@ -84,20 +109,20 @@ class Episodes:
 
     @property
     def steps(self) -> int:
-        """All actions taken."""
+        """The number of actions in all episodes."""
         return int(self.lengths.sum())
 
     def merge(self, *others: Episodes) -> Episodes:
         """Return these episodes and others of the same environment and policy as one.
 
         Raises:
-            RolloutError: if environments or policies differ, or two runs had the same seed (the same
-                episodes twice are not more data).
+            RolloutError: if environments or policies differ, or if two runs had the same seed, since the same episodes
+                twice are not more data.
         """
         return merge([self, *others])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write an npz file, without pickle, all or nothing; the same episodes give the same bytes."""
+        """Write an npz file; it is replaced only once it is complete, and the same episodes give the same bytes."""
         arrays: Arrays = {name: getattr(self, name) for name in _COLUMNS}
         if self.ages is not None:
             arrays |= {f"ages_{name}": value for name, value in vars(self.ages).items()}
@@ -117,29 +142,55 @@ class Episodes:
     @classmethod
     def _of_arrays(cls, arrays: Arrays, **about: Any) -> Episodes:
         ages = tracks = None
-        if "ages_count" in arrays:
+        columns = {name: arrays[name] for name in _COLUMNS}
+        if any(name.startswith("ages_") for name in arrays):
             ages = AgeSums(*(arrays[f"ages_{name}"] for name in ("count", "total", "total_squares")))
-        if "trajectories_rewards" in arrays:
+        if any(name.startswith("trajectories_") for name in arrays):
             tracks = Trajectories(arrays["lengths"], *(arrays[f"trajectories_{name}"] for name in _TRACKS))
-        return cls(**{name: arrays[name] for name in _COLUMNS}, ages=ages, trajectories=tracks, **about)
+        _require_sound(columns, ages, tracks)
+        return cls(**columns, ages=ages, trajectories=tracks, **about)
 
 
 _COLUMNS = ("lengths", "returns", "terminated", "truncated", "seeds")
 _TRACKS = ("observations", "actions", "rewards")
 
 
+def _require_sound(columns: Arrays, ages: AgeSums | None, tracks: Trajectories | None) -> None:
+    """Raise ValueError unless the arrays of a file are what episodes have and fit each other."""
+    lengths = columns["lengths"]
+    for name, kinds in zip(_COLUMNS, ("iu", "f", "b", "b", "iu"), strict=True):
+        column = columns[name]
+        if column.dtype.kind not in kinds or column.shape != lengths.shape or column.ndim != 1:
+            raise ValueError(f"{name} has type {column.dtype} and shape {column.shape}")
+    if (lengths < 0).any() or not np.isfinite(columns["returns"]).all():
+        raise ValueError("a length is negative, or a return is not finite")
+    if ages is not None:
+        shape = (len(ages.count), *ages.total.shape[1:])
+        sums = ages.total.ndim == 2 and ages.total.shape == ages.total_squares.shape == shape
+        if not sums or not np.array_equal(ages.count, count_ages(lengths)):
+            raise ValueError("the sums at each age do not fit the lengths")
+    if tracks is not None:
+        steps = int(lengths.sum())
+        if (len(tracks.observations), len(tracks.actions), len(tracks.rewards)) != (steps + len(lengths), steps, steps):
+            raise ValueError("the trajectories do not fit the lengths")
+
+
 def merge(parts: Sequence[Episodes]) -> Episodes:
     """Return several runs of one environment and policy as one."""
     first = parts[0]
-    for key in ("environment", "make_arguments", "policy", "policy_digest"):
+    for key in ("environment", "environment_digest", "make_arguments", "policy", "policy_digest"):
         values = [part.provenance.get(key) for part in parts]
         if any(value != values[0] for value in values):
-            raise RolloutError(f"these episodes differ in {key}: {values}; merge only runs of one and the same")
+            raise RolloutError(
+                f"these episodes differ in {key}: {values}; merge only runs with the same environment and policy"
+            )
     runs = [(part.provenance.get("seed"), part.provenance.get("family")) for part in parts]
     if len(set(runs)) < len(runs):
         raise RolloutError(f"two of these runs have the same seed {runs}: the same episodes twice are not more data")
     if any((part.ages is None) != (first.ages is None) for part in parts):
-        raise RolloutError("some of these runs have sums at each age and some have not; collect them alike")
+        raise RolloutError(
+            "some of these runs have sums at each age and some do not; collect all with the same observation_sums"
+        )
     columns: Arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
     tracks = [part.trajectories for part in parts]
     together = None
@@ -181,9 +232,10 @@ class EpisodeCollector:
         size = block.task.observations.size if work.sums else 0
         self._total, self._squares, self._longest = np.zeros((64, size)), np.zeros((64, size)), 0
         self._tracks: dict[int, tuple[Array, Any, Array]] = {}
+        self.first: Episode | None = None
 
     def next(self, lane: int) -> Job | None:
-        """Return the block's next episode, whichever lane asks."""
+        """Return the block's next episode, whichever lane asks for it."""
         number = self._started
         if number == self._block.count:
             return None
@@ -197,6 +249,8 @@ class EpisodeCollector:
         self._lengths[number] = ages - 1
         self._returns[number] = episode.rewards.sum()
         self._terminated[number], self._truncated[number] = episode.terminated, episode.truncated
+        if number == 0 and self._block.task.check_repeatable:
+            self.first = beginning_of(episode)
         if self._work.sums:
             if ages > len(self._total):
                 self._grow(ages)
@@ -231,15 +285,16 @@ class EpisodeCollector:
         return result
 
     def _add(self, rows: Array) -> None:
-        """Add an episode's observations to the sums; of a Discrete one, a unit vector, one place each."""
+        """Add an episode's observations to the sums; a Discrete observation is a unit vector and adds to one place."""
         ages = len(rows)
         if self._block.task.observations.discrete:
             places = np.arange(ages), rows[:, 0].astype(np.int64)
             self._total[places] += 1.0
             self._squares[places] += 1.0
         else:
-            self._total[:ages] += rows
-            self._squares[:ages] += rows * rows
+            with np.errstate(over="ignore", invalid="ignore"):  # the fold drops sums that are not finite
+                self._total[:ages] += rows
+                self._squares[:ages] += rows * rows
 
     def _grow(self, ages: int) -> None:
         room = max(ages, 2 * len(self._total))
@@ -251,7 +306,7 @@ class EpisodeCollector:
 
 
 class EpisodeFold:
-    """Puts blocks together, in order, in memory that grows by 22 bytes an episode and nothing else."""
+    """Joins blocks in order, in memory that grows by 22 bytes per episode."""
 
     def __init__(self, work: EpisodeWork, size: int) -> None:
         self._work = work
@@ -269,13 +324,14 @@ class EpisodeFold:
         self._skipped: list[Skipped] = []
 
     def add(self, block: Arrays) -> tuple[int, NDArray[np.int64], int]:
-        """Add the next block; return its episodes, their lengths and all steps, for the progress bar."""
+        """Add the next block; return its number of episodes, their lengths and its steps, for the progress display."""
         count = len(block["lengths"])
         for name, column in self._columns.items():
             column[self._count : self._count + count] = block[name]
         self._count += count
         if self._work.sums:
-            self._sums += AgeSums(count_ages(block["lengths"]), block["total"], block["total_squares"])
+            with np.errstate(over="ignore", invalid="ignore"):
+                self._sums += AgeSums(count_ages(block["lengths"]), block["total"], block["total_squares"])
         if self._work.trajectories:
             for name, parts in self._tracks.items():
                 parts.append(block[name])
@@ -286,6 +342,8 @@ class EpisodeFold:
         """Return the whole."""
         columns = {name: column[: self._count] for name, column in self._columns.items()}
         ages = self._sums if self._work.sums else None
+        if ages is not None and not (np.isfinite(ages.total).all() and np.isfinite(ages.total_squares).all()):
+            ages, notes = None, (*notes, "no sums at each age: observations are so large that their squares overflow")
         tracks = None
         if self._work.trajectories:
             joined = (np.concatenate(parts) for parts in self._tracks.values())

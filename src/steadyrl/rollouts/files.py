@@ -1,4 +1,4 @@
-"""Files of what was collected: its arrays, where they came from, and what was left out."""
+"""Files of collected data: the arrays, what determines them, and which episodes were left out."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 
 class Collected(Protocol):
-    """What a file says beside its arrays."""
+    """What a file holds besides its arrays."""
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
-        """What failed and was left out."""
+        """Episodes or rollouts that failed and were left out."""
 
     @property
     def provenance(self) -> Mapping[str, Any]:
@@ -27,7 +27,7 @@ class Collected(Protocol):
 
 
 def write_collected(path: str | os.PathLike[str], kind: str, collected: Collected, arrays: Arrays) -> None:
-    """Write an npz file, all or nothing."""
+    """Write an npz file, which is replaced only once it is complete."""
     skipped = [asdict(entry) for entry in collected.skipped]
     save_arrays(path, kind, {"provenance": dict(collected.provenance), "skipped": skipped}, arrays)
 
@@ -41,6 +41,6 @@ def read_collected(path: str | os.PathLike[str], kind: str, build: Callable[...,
     header, arrays = load_arrays(path, kind)
     try:
         skipped = tuple(Skipped(**entry) for entry in header["skipped"])
-        return build(arrays, skipped=skipped, provenance=header["provenance"])
-    except (KeyError, TypeError) as error:
+        return build(arrays, skipped=skipped, provenance=dict(header["provenance"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FileFormatError(f"{os.fspath(path)!r} does not hold whole {kind} ({error}); collect again") from error

@@ -1,7 +1,7 @@
-"""Rollouts that jump: where every episode is the same, a rollout is its detours and nothing else.
+"""Rollouts that jump: if all episodes are the same, a rollout is determined by its detours.
 
-If all episodes have length T, the i-th begins at time (i - 1) T plus the detours before it, so what a
-rollout holds at time t follows from detours alone. Blocks of rollouts are worked out at once, in numpy.
+If all episodes have length T, the i-th begins at time (i - 1) T plus the detours before it, so the state of a rollout
+at time t follows from the detours alone. Blocks of rollouts are computed at once, in numpy.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from steadyrl.rollouts.planning import Plan
 from steadyrl.rollouts.samples import Samples, SampleWork
 
 JUMP_BLOCK = 1 << 16
-"""Rollouts worked out together: their times stay in the processor's cache."""
+"""Number of rollouts computed together, so that their times stay in the processor's cache."""
 
 
-def jump_blocks(plan: Plan, work: SampleWork) -> Samples:
-    """Return what rollouts of an environment with one fixed episode hold at the given times."""
+def jump_blocks(plan: Plan, work: SampleWork, command: str) -> Samples:
+    """Return samples of an environment whose episodes are all the same; `command` is recorded with them."""
     states, rewards = plan.description.fixed_episode
     length = len(states)
     to_go = np.append(np.cumsum(rewards[::-1])[::-1], 0.0)
@@ -40,6 +40,7 @@ def jump_blocks(plan: Plan, work: SampleWork) -> Samples:
         "episode_returns": np.broadcast_to(np.float64(rewards.sum()), (work.total, work.episodes)),
     }
     provenance = {**plan.provenance, "kind": "samples", "total": work.total, "times": list(work.times)}
+    provenance |= {"command": command}
     provenance |= {"perturbation": repr(work.perturbation), "family": "jump", "block_size": size}
     note = "every episode of this environment is the same, so rollouts jump from episode to episode"
     return Samples(times, **columns, provenance=provenance, notes=(note,))

@@ -1,25 +1,25 @@
-"""From what a user asked for to a task: options checked, policy made, backend chosen, provenance written down."""
+"""Plans a collection: checks the options, makes the policy, chooses the backend, records what determines the data."""
 
 from __future__ import annotations
 
 import hashlib
-import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
 import numpy as np
 
 from steadyrl.common.checks import check_count, check_seed
+from steadyrl.common.identity import fingerprint
 from steadyrl.common.machine import cores
 from steadyrl.environments.codecs import action_codec, observation_codec
 from steadyrl.environments.sources import LONGEST, Description, Source, as_source, describe
 from steadyrl.errors import RolloutError
 from steadyrl.integrations.envpool.twins import against_envpool, require_envpool
 from steadyrl.policies.choosing import resolve_policy
-from steadyrl.policies.networks import NetworkPolicy, Policy
+from steadyrl.policies.networks import NetworkPolicy, Policy, UniformPolicy
 from steadyrl.policies.tables import TabularPolicy
 from steadyrl.rollouts.blocks import BLOCK_SIZE, COPIES, HEAVY_COPIES, Task, Work
 from steadyrl.rollouts.ray_tasks import import_ray
@@ -31,7 +31,7 @@ Backend = Literal["serial", "processes", "envpool", "ray"]
 
 @dataclass(frozen=True)
 class Options:
-    """How to collect; see `collect_episodes`."""
+    """The options of a collection; `collect_episodes` explains them."""
 
     seed: int = 0
     backend: str = "auto"
@@ -55,27 +55,44 @@ class Options:
         if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout < float("inf")):
             raise RolloutError(f"step_timeout is {timeout!r}; it must be a positive number of seconds, or None")
         if self.address is not None and self.backend not in ("auto", "ray"):
-            raise RolloutError(f"address is that of a Ray cluster, but backend is {self.backend!r}; use backend='ray'")
+            raise RolloutError(
+                f"an address of a Ray cluster was given, but backend is {self.backend!r}; use backend='ray'"
+            )
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A task and how it will be run."""
+    """A task, and how it will be run."""
 
     task: Task
     backend: Backend
     workers: int
     reason: str
+    """Why it is this backend."""
     provenance: Mapping[str, Any]
+    """What determines the data."""
     description: Description
     options: Options
+    policy: str
+    """The name under which the policy is recorded."""
+    against: str | None
+    """Why "auto" did not choose EnvPool; None if it did, or if a backend was named."""
+
+    def for_round(self, work: Work, seed: int) -> Plan:
+        """Return the plan of another round with the same environment and policy, without making either again."""
+        backend, reason = self.backend, self.reason
+        if self.against is not None:  # a small round is faster in this process, a large one in several
+            backend, reason, _ = _choose(self.task.source, self.description, work.total, self.options, self.against)
+        check = self.task.check_repeatable and seed == self.task.seed
+        task = replace(self.task, work=work, seed=int(seed), check_repeatable=check)
+        return replace(self, task=task, backend=backend, reason=reason, provenance={**self.provenance, "seed": seed})
 
 
-def make_plan(environment: Any, policy: Any, work: Work, options: Options, command: list[str]) -> Plan:
+def make_plan(environment: Any, policy: Any, work: Work, options: Options) -> Plan:
     """Check everything that can be checked before anything is run."""
     source = as_source(environment, options.make_arguments)
     description = describe(source)
-    backend, reason = choose_backend(source, description, work.total, options)
+    backend, reason, against = _choose(source, description, work.total, options, None)
     family: Literal["gymnasium", "envpool"] = "envpool" if backend == "envpool" else "gymnasium"
     observations, actions = observation_codec(description.observation_space), action_codec(description.action_space)
     chosen, policy_name = resolve_policy(policy, observations, actions, seed=options.seed)
@@ -93,53 +110,52 @@ def make_plan(environment: Any, policy: Any, work: Work, options: Options, comma
         on_error="skip" if options.on_error == "skip" else "raise",
         copies=next((copies for name, copies in HEAVY_COPIES.items() if name in description.module), COPIES),
         threads=workers,
+        check_repeatable=family == "gymnasium" and (source.name, source.digest) not in checked,
     )
-    provenance = describe_run(task, policy_name, description, options, command)
-    return Plan(task, backend, workers, reason, provenance, description, options)
+    provenance = describe_run(task, policy_name, description)
+    return Plan(task, backend, workers, reason, provenance, description, options, policy_name, against)
+
+
+checked: set[tuple[str, str]] = set()
+"""Environments, by name and fingerprint, whose episodes were found to repeat, or not to, in this process."""
 
 
 def choose_backend(source: Source, description: Description, total: int, options: Options) -> tuple[Backend, str]:
     """Return the backend, and why it is that one."""
+    return _choose(source, description, total, options, None)[:2]
+
+
+def _choose(
+    source: Source, description: Description, total: int, options: Options, against: str | None
+) -> tuple[Backend, str, str | None]:
+    """Return the backend, the reason, and why EnvPool is not used; `against` is the latter, if it is known already."""
     if options.backend == "envpool":
         require_envpool(source, description)
-        return "envpool", "it was asked for"
+        return "envpool", "it was asked for", None
     if options.backend == "ray" or options.address is not None:
         import_ray()
-        return "ray", "it was asked for" if options.backend == "ray" else "an address was given"
+        return "ray", "it was asked for" if options.backend == "ray" else "an address was given", None
     if options.backend == "serial":
-        return "serial", "it was asked for"
+        return "serial", "it was asked for", None
     if options.backend == "processes":
-        return "processes", "it was asked for"
-    against = against_envpool(source, description)
+        return "processes", "it was asked for", None
+    against = against_envpool(source, description) if against is None else against
     if against is None:
-        return "envpool", f"EnvPool has {source.id} and its threads are fastest"
+        return "envpool", f"EnvPool has {source.id} and its threads are fastest", None
     if (options.workers or cores()) == 1:
-        return "serial", f"there is one core to use, and {against}"
+        return "serial", f"there is one core to use, and {against}", against
     size = int(options.block_size or BLOCK_SIZE["gymnasium"])
     if total <= size:
-        return "serial", f"all fits into one block of {size} (a smaller block size would use more cores), and {against}"
-    return "processes", f"there are {options.workers or cores()} cores to use, and {against}"
+        reason = f"all fits into one block of {size} (a smaller block size would use more cores), and {against}"
+        return "serial", reason, against
+    return "processes", f"there are {options.workers or cores()} cores to use, and {against}", against
 
 
-def describe_run(
-    task: Task, policy_name: str, description: Description, options: Options, command: list[str]
-) -> dict[str, Any]:
+def describe_run(task: Task, policy_name: str, description: Description) -> dict[str, Any]:
     """Return what determines the data, and no more: the same data carry the same provenance."""
-    arguments = dict(task.source.arguments)
-    words = ["steadyrl", *command, "--policy", policy_name, "--seed", str(task.seed)]
-    words += ["--backend", "envpool" if task.family == "envpool" else "serial"]
-    for flag, value, default in (
-        ("--block-size", task.block_size, BLOCK_SIZE[task.family]),
-        ("--max-episode-steps", options.max_episode_steps, None),
-        ("--on-error", task.on_error, "raise"),
-    ):
-        words += [] if value == default else [flag, str(value)]
-    for key, value in arguments.items():
-        words += ["--make", f"{key}={value}"]
-    return {
-        "command": shlex.join(words),
+    found = {
         "environment": task.source.name,
-        "make_arguments": {key: repr(value) for key, value in arguments.items()},
+        "make_arguments": {key: _as_text(value) for key, value in task.source.arguments.items()},
         "policy": policy_name,
         "policy_digest": digest(task.policy),
         "seed": task.seed,
@@ -149,17 +165,26 @@ def describe_run(
         "on_error": task.on_error,
         "versions": _versions(task, description),
     }
+    return found | ({"environment_digest": task.source.digest} if task.source.digest else {})
+
+
+def _as_text(value: Any) -> str:
+    """Return an argument's repr, or its fingerprint if the repr has a memory address."""
+    text = repr(value)
+    return f"<{type(value).__qualname__} {fingerprint(value)}>" if " at 0x" in text else text
 
 
 def digest(policy: Policy) -> str:
-    """Return a short fingerprint of the numbers in a policy of steadyrl's; "" for others."""
+    """Return a fingerprint of what a policy is made of: the same policy has the same one in every process."""
     if isinstance(policy, NetworkPolicy):
         arrays = list(policy.tensors().values())
         arrays += [] if policy.sampled else [np.zeros(1)]
     elif isinstance(policy, TabularPolicy):
         arrays = [policy.cumulative]
-    else:
+    elif isinstance(policy, UniformPolicy):
         return ""
+    else:
+        return fingerprint(policy)
     return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()[:16]
 
 

@@ -1,12 +1,16 @@
-"""Blocks in worker processes, under a supervisor that replaces workers which die or hang.
+"""Runs blocks in worker processes, under a supervisor that replaces workers which die or hang.
 
-A worker says in shared memory which step of which episode it is at. If that stands still for longer than
-the step timeout the worker is killed; if a worker dies, its block runs again, with the same result.
+A worker notes in shared memory which step of which episode it is at. If that does not change for longer than the step
+timeout, the worker is killed; if a worker dies, its block runs again, with the same result. A worker's death is noticed
+by the process itself, not only by its connection, which a process that the environment forked may keep open. Workers
+are killed together with the processes that their environments started, and die with their supervisor.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,7 +29,7 @@ from steadyrl.rollouts.schedule import Schedule
 from steadyrl.rollouts.worker import BEAT_SIZE, RemoteError, shared_beat
 
 ATTEMPTS = 3
-"""How often a block may lose its worker before it counts as the cause."""
+"""Number of workers that a block may lose before it counts as the cause."""
 
 _START = "from steadyrl.rollouts.worker import main; main()"
 
@@ -38,7 +42,7 @@ def run_in_processes(
     step_timeout: float | None = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> Iterator[tuple[int, Arrays]]:
-    """Yield blocks as they are done, in any order."""
+    """Yield blocks as they are finished, in any order."""
     supervisor = Supervisor(task, workers, step_timeout, note)
     try:
         while not schedule.finished:
@@ -60,7 +64,7 @@ class Supervisor:
         except Exception as error:
             raise RolloutError(
                 f"the environment or the policy cannot be sent to another process ({error}); use backend='serial', or "
-                "build it inside a function"
+                "create what cannot be sent inside a function that makes the environment"
             ) from error
         self._slots = workers
         self._workers: list[Worker] = []
@@ -82,13 +86,18 @@ class Supervisor:
                 self._discard(worker)
 
     def collect(self, schedule: Schedule) -> list[tuple[int, Arrays]]:
-        """Wait for something to happen; return the blocks that are done, give back those that were lost."""
+        """Wait for news; return the blocks that are finished, and give back those that were lost."""
         busy = {worker.connection: worker for worker in self._workers if worker.block is not None}
         pause = 1.0 if self._timeout is None else min(1.0, self._timeout / 4)
         done: list[tuple[int, Arrays]] = []
-        for ready in wait(list(busy), timeout=pause):
-            worker = busy[ready]  # type: ignore[index]
+        ready = set(wait(list(busy), timeout=pause))
+        for connection, worker in busy.items():
+            dead = worker.process.poll() is not None
+            if connection not in ready and not (dead and not connection.poll()):
+                continue
             try:
+                if dead and not connection.poll():  # something that it started holds the connection open
+                    raise EOFError
                 answer = worker.connection.recv()
             except (EOFError, OSError):
                 self._worker_died(worker, schedule)
@@ -105,7 +114,7 @@ class Supervisor:
         return done
 
     def stop(self) -> None:
-        """Kill all workers: what they are at is not wanted any more."""
+        """Kill all workers, whose results are no longer needed."""
         for worker in list(self._workers):
             self._discard(worker)
 
@@ -142,11 +151,11 @@ class Supervisor:
         schedule.give_back(block)
 
     def _fail(self, worker: Worker, index: int, kind: str) -> None:
-        """Raise, or have the block run again with the episode cut where it hung or crashed."""
+        """Raise the error, or have the block run again with the episode cut off where it hung or crashed."""
         number, step = max(int(worker.beat[0]), 0), int(worker.beat[1])
         block = Block.of(self._task, index)
         error = block.error(number, Failure(kind, step, ""))
-        before_any = worker.beat[0] < 0  # it fails in making its environments: no episode to leave out
+        before_any = worker.beat[0] < 0  # it fails while environments are made: there is no episode to leave out
         uncertain = before_any or self._task.family == "envpool"  # which steps all lanes at once
         if self._task.on_error == "raise" or uncertain or (block.first + number) in self._cuts:
             raise error
@@ -170,8 +179,9 @@ class Worker:
             # One numerical thread a worker: there are as many workers as cores.
             single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _START, *map(str, descriptors)],
+                [sys.executable, "-c", _START, *map(str, descriptors), str(os.getpid())],
                 pass_fds=descriptors,
+                start_new_session=True,  # a group of its own, which can be killed as a whole
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # PyBullet's greetings would tear the progress bar
                 env=os.environ | single,
@@ -192,14 +202,16 @@ class Worker:
         self._count, self._since = -1, time.monotonic()
 
     def silent_for(self) -> float:
-        """Return the seconds for which the present step has lasted; 0 before the first one of a block."""
+        """Return the seconds that the present step has lasted so far; 0 before the first step of a block."""
         count = int(self.beat[2])
         if count != self._count or self.beat[0] < 0:
             self._count, self._since = count, time.monotonic()
         return time.monotonic() - self._since
 
     def end(self) -> None:
-        """Kill the process, if it still lives, and close the connection."""
+        """Kill the process and all that it started, and close the connection."""
+        with contextlib.suppress(OSError):  # there is nothing left of the group
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
         self.process.wait()
         self.connection.close()

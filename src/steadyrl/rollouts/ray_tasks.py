@@ -1,7 +1,7 @@
-"""Blocks as Ray tasks, on a cluster or on a local one.
+"""Runs blocks as Ray tasks, on a cluster or on this machine.
 
-Ray runs a task again when the node that ran it is gone; what it gives up on is submitted again here. Every
-node needs steadyrl and the environment's packages.
+Ray runs a task again when the node that ran it is gone; tasks that Ray gives up are submitted again here. Every node
+needs steadyrl and the environment's packages.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from steadyrl.rollouts.schedule import Schedule
 from steadyrl.rollouts.worker import RemoteError, failure
 
 ATTEMPTS = 5
-"""How often a block may be lost with its node, beyond Ray's own retries."""
+"""Number of times that a block may be lost with its node, beyond Ray's own retries."""
 
 AHEAD = 2
-"""Blocks submitted for each processor, so that none waits for the next."""
+"""Number of blocks submitted per processor, so that none waits for the next."""
 
 
 def run_on_ray(
@@ -38,14 +38,14 @@ def run_on_ray(
     step_timeout: float | None = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> Iterator[tuple[int, Arrays]]:
-    """Yield blocks as they are done, in any order."""
+    """Yield blocks as they are finished, in any order."""
     with connected(address, workers) as ray:
         yield from _run(ray, task, schedule, workers, step_timeout, note)
 
 
 @contextlib.contextmanager
 def connected(address: str | None = None, workers: int | None = None) -> Iterator[Any]:
-    """Connect to a cluster, or start a local one, unless that has been done; leave it at the end."""
+    """Connect to a cluster, or start a local one, unless Ray is connected already; disconnect at the end."""
     ray = import_ray()
     ours = _connect(ray, address, workers)
     try:
@@ -56,7 +56,7 @@ def connected(address: str | None = None, workers: int | None = None) -> Iterato
 
 
 def import_ray() -> Any:
-    """Return Ray, or say how to install it."""
+    """Return the Ray module, or raise MissingExtraError."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -67,7 +67,7 @@ def import_ray() -> Any:
 
 
 def _connect(ray: Any, address: str | None, workers: int | None) -> bool:
-    """Connect to a cluster unless that has been done; return whether it is ours to leave."""
+    """Connect to a cluster unless Ray is connected already; return whether this call connected."""
     if ray.is_initialized():
         return False
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -125,11 +125,11 @@ def _run(
 
 
 def _run_remotely(payload: bytes, path: list[str], block: int, step_timeout: float | None) -> Any:
-    """Run in a Ray worker: one block, in a process of its own if it may have to be killed."""
+    """Run one block in a Ray worker; in a process of its own if it may have to be killed, or skipped after a crash."""
     sys.path += [entry for entry in path if entry not in sys.path]  # where the user's own modules are, on one machine
     try:
         task = cloudpickle.loads(payload)
-        if step_timeout is None:
+        if step_timeout is None and task.on_error == "raise":
             return "done", run_block(task, block)
         from steadyrl.rollouts.processes import run_in_processes
 

@@ -1,4 +1,4 @@
-"""The paper's sampler: endless rollouts, and what each of them holds at given times of the perturbed process.
+"""The paper's sampler: endless rollouts, and the state of each of them at given times of the perturbed process.
 
 An episode of a rollout begins at a terminal state at time b, spends its detour of G null steps at b + 1, ..., b + G,
 and is at age k at time b + G + k; its last age T is the next episode's b. So no null step is ever simulated: episodes
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steadyrl.common.detours import Perturbation
+from steadyrl.common.values import hash_values, same_values
 from steadyrl.rollouts.blocks import Arrays, Block, BlockCollector, Skipped
 from steadyrl.rollouts.engine import Episode, Failure, Job
 from steadyrl.rollouts.files import read_collected, write_collected
@@ -26,9 +27,9 @@ Array = NDArray[np.float64]
 _KIND = "samples"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Samples:
-    """What K rollouts hold at M times; where a rollout is null, all but `ages` are zero.
+    """The states of K rollouts at M times; where a rollout is in its null state, everything is zero.
 
     Example:
         >>> from steadyrl import Perturbation, collect_samples
@@ -38,11 +39,11 @@ class Samples:
     """
 
     times: NDArray[np.int64]
-    """[M], of the perturbed process; time 0 is the terminal state before the first episode."""
+    """[M]: times of the perturbed process; time 0 is the terminal state before the first episode."""
     observations: Any
-    """[K, M, d] flattened, or [K, M] numbers if observations are Discrete."""
+    """[K, M, d]: flattened observations, or [K, M]: their numbers if they are Discrete."""
     actions: Any
-    """[K, M, ...], as the policy returned them; the zero action at terminal states, where it is ignored."""
+    """[K, M, ...]: actions as the policy returned them; zero at terminal states, where they are ignored."""
     returns: Array
     """[K, M]: the sum of rewards from the action on to the episode's end; 0 at its terminal state."""
     ages: NDArray[np.int32]
@@ -50,17 +51,28 @@ class Samples:
     terminal: NDArray[np.bool_]
     """[K, M]: whether the state is the one that ends its episode."""
     episode_lengths: NDArray[np.int64]
-    """[K, m], Gymnasium's counts, of the first m episodes of each rollout, every one of them finished."""
+    """[K, m]: Gymnasium's lengths of the first m episodes of each rollout, all of them finished."""
     episode_returns: Array
-    """[K, m]: their returns."""
+    """[K, m]: returns of these episodes."""
     steps: int = 0
-    """Of the environment, over all rollouts; 0 if all episodes are known to be the same and none was simulated."""
+    """Environment steps of all rollouts; 0 if all episodes are known to be the same, so that none was simulated."""
     skipped: tuple[Skipped, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __len__(self) -> int:
         return len(self.ages)
+
+    def __eq__(self, other: object) -> bool:
+        return same_values(self, other)
+
+    def __hash__(self) -> int:
+        return hash_values(self)
+
+    def __repr__(self) -> str:
+        about = f" of {name}" if (name := self.provenance.get("environment")) else ""
+        left_out = f", {len(self.skipped):,} left out" if self.skipped else ""
+        return f"Samples({len(self):,} rollouts{about} at {len(self.times)} times{left_out})"
 
     @property
     def null(self) -> NDArray[np.bool_]:
@@ -70,11 +82,11 @@ class Samples:
 
     @property
     def average_episode_length(self) -> float:
-        """The mean of T = l + 1 over `episode_lengths`, of the raw process: detours do not count (Theorem 5)."""
+        """The mean of T = l + 1 over `episode_lengths`; detours do not count, as Theorem 5 needs it."""
         return float(self.episode_lengths.mean()) + 1
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write an npz file, without pickle, all or nothing; the same samples give the same bytes."""
+        """Write an npz file; it is replaced only once it is complete, and the same samples give the same bytes."""
         write_collected(path, _KIND, self, self._arrays())
 
     def _arrays(self) -> Arrays:
@@ -92,22 +104,38 @@ class Samples:
     @classmethod
     def _of_arrays(cls, arrays: Arrays, **about: Any) -> Samples:
         columns = {name: arrays[name] for name in ("times", *COLUMNS)}
+        _require_sound(columns)
         return cls(**columns, steps=int(arrays["steps"]), **about)
 
 
 COLUMNS = ("observations", "actions", "returns", "ages", "terminal", "episode_lengths", "episode_returns")
 
 
+def _require_sound(columns: Arrays) -> None:
+    """Raise ValueError unless the arrays of a file are what samples have and fit each other."""
+    times, shape = columns["times"], columns["ages"].shape
+    if times.ndim != 1 or times.dtype.kind not in "iu" or len(shape) != 2 or shape[1] != len(times):
+        raise ValueError(f"times have shape {times.shape} and ages {shape}")
+    for name, kinds in (("returns", "f"), ("ages", "iu"), ("terminal", "b")):
+        if columns[name].dtype.kind not in kinds or columns[name].shape != shape:
+            raise ValueError(f"{name} has type {columns[name].dtype} and shape {columns[name].shape}")
+    whole = columns["episode_lengths"].shape == columns["episode_returns"].shape
+    if not whole or any(columns[name].shape[:2] != shape for name in ("observations", "actions")):
+        raise ValueError("observations, actions or episodes do not fit the ages")
+    if (columns["ages"] < 0).any() or (columns["episode_lengths"] < 0).any():
+        raise ValueError("an age or a length is negative")
+
+
 @dataclass(frozen=True)
 class SampleWork:
-    """Collect what rollouts hold at given times."""
+    """Collect the states of rollouts at given times."""
 
     total: int
     times: tuple[int, ...] = ()
-    """Increasing."""
+    """The times, increasing."""
     perturbation: Perturbation | None = None
     episodes: int = 1
-    """The episodes that every rollout runs at least."""
+    """The smallest number of episodes that every rollout runs."""
 
     def collector(self, block: Block) -> BlockCollector:
         """Return what collects one block."""
@@ -116,7 +144,7 @@ class SampleWork:
 
 @dataclass
 class _Rollout:
-    """A rollout under way in a lane."""
+    """A rollout that is being run in a lane."""
 
     number: int
     begin: int
@@ -137,7 +165,7 @@ class SampleCollector:
         self._columns = _empty_columns(block, work)
 
     def next(self, lane: int) -> Job | None:
-        """Go on with the lane's rollout, or take the next one."""
+        """Go on with the lane's rollout, or begin the next one."""
         rollout = self._of_lane.get(lane)
         if rollout is not None and not self._over(rollout):
             return Job(rollout.number, None)
@@ -149,7 +177,7 @@ class SampleCollector:
         return Job(number, int(self._block.seeds[number]))
 
     def finish(self, lane: int, episode: Episode) -> None:
-        """Note what the rollout holds at the times that fall into this episode, and begin its next."""
+        """Record the states at the times that fall into this episode, and begin the rollout's next episode."""
         rollout, ages = self._of_lane[lane], len(episode.observations)
         self._steps += ages - 1
         start = rollout.begin + rollout.detour
@@ -184,7 +212,7 @@ class SampleCollector:
         columns["actions"][rollout, places.start + acts] = episode.actions[ages[acts] - 1]
 
     def _over(self, rollout: _Rollout) -> bool:
-        """Whether nothing more is wanted of a rollout: times left fall into the detour, or there are none."""
+        """Whether a rollout is complete: the remaining times, if any, fall into the detour."""
         return rollout.episode >= self._work.episodes and int(self._times[-1]) <= rollout.begin + rollout.detour
 
     def _detour(self) -> int:
@@ -193,7 +221,7 @@ class SampleCollector:
 
 
 class SampleFold:
-    """Puts blocks of samples together, in order."""
+    """Joins blocks of samples in order."""
 
     def __init__(self, work: SampleWork) -> None:
         self._work = work
@@ -202,7 +230,7 @@ class SampleFold:
         self._skipped: list[Skipped] = []
 
     def add(self, block: Arrays) -> tuple[int, NDArray[np.int64], int]:
-        """Add the next block; return rollouts, lengths of their first episodes and all steps, for the progress bar."""
+        """Add the next block; return its rollouts, the lengths of their first episodes and its steps, for display."""
         count = len(block["ages"])
         if not self._columns:
             self._columns = {

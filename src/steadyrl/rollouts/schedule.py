@@ -1,7 +1,7 @@
-"""Which block is next: in order, and not too far ahead of the first one that is still missing.
+"""The order of blocks: one after the other, and not too far ahead of the first one that is still missing.
 
-Results are put together in block order, since sums of floating-point numbers depend on it; a bound on how
-far workers may run ahead keeps the results that wait for a straggler from filling the memory.
+Results are joined in block order, since sums of floating-point numbers depend on it; a bound on how far workers may run
+ahead keeps results that wait for a slow block from filling the memory.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Schedule:
         return not self._missing
 
     def take(self) -> int | None:
-        """Return the next block, or None if there is none to be run now."""
+        """Return the next block, or None if no block can be run now."""
         if not self._waiting or self._waiting[0] >= self._first + self._window:
             return None
         return heapq.heappop(self._waiting)
 
     def give_back(self, block: int) -> None:
-        """Put a block that was lost in its place again."""
+        """Put a lost block back in its place."""
         heapq.heappush(self._waiting, block)
 
     def done(self, block: int) -> None:
@@ -39,5 +39,5 @@ class Schedule:
         self._missing.discard(block)
 
     def folded(self, first: int) -> None:
-        """Note that all blocks before `first` have been put together."""
+        """Note that all blocks before `first` have been joined."""
         self._first = first

@@ -1,16 +1,19 @@
-"""A worker process: receives block numbers, sends back blocks.
+"""A worker process: it receives block numbers and sends back blocks.
 
-Started as a new interpreter with two inherited file descriptors (the connection, the shared numbers), so that it
-neither forks a process that has threads nor imports the user's script again. It ignores Ctrl-C, which
-is its supervisor's to handle, and ends when the supervisor's end of the connection closes.
+It is started as a new interpreter with two inherited file descriptors (the connection and the shared numbers), so that
+it neither forks a process that has threads nor imports the user's script again. It ignores Ctrl-C, which its supervisor
+handles, and it ends when the supervisor closes the connection, or dies.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
 from multiprocessing.connection import Connection
 from typing import Any
@@ -21,12 +24,19 @@ from numpy.typing import NDArray
 BEAT_SIZE = 4
 """Numbers shared with the supervisor: episode in the block, step, steps so far, 1 while a block is run."""
 
+_PR_SET_PDEATHSIG = 1
+
 
 def main() -> None:
-    """Serve until the supervisor hangs up."""
+    """Serve until the supervisor closes the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    connection = Connection(int(sys.argv[1]))
-    beat = shared_beat(int(sys.argv[2]))
+    connection_number, beat_number, supervisor = map(int, sys.argv[1:4])
+    end_with(supervisor)
+    connection = Connection(connection_number)
+    beat = shared_beat(beat_number)
+    os.set_inheritable(connection_number, False)  # programs that an environment starts must not keep it open
+    os.close(beat_number)
+    os.register_at_fork(after_in_child=connection.close)  # nor processes that it forks
     try:
         path, payload = connection.recv()
         sys.path[:] = path
@@ -34,6 +44,25 @@ def main() -> None:
     except (EOFError, OSError):
         pass  # the supervisor is gone
     os._exit(0)  # simulators' exit handlers may hang or crash, and nothing is left to save
+
+
+def end_with(parent: int) -> None:
+    """Have this process killed when its parent dies, however that happens: by the kernel, or else by a thread."""
+    if sys.platform == "linux":
+        try:
+            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        except (OSError, AttributeError):
+            threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    else:  # pragma: no cover
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:  # it died before that
+        os._exit(1)
+
+
+def _watch(parent: int) -> None:  # pragma: no cover
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
 
 
 def serve(connection: Connection, beat: NDArray[np.int64], payload: bytes) -> None:
@@ -66,7 +95,7 @@ def failure(error: Exception) -> tuple[str, Exception, str]:
     text = traceback.format_exc()
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # an exception that cannot travel
+    except Exception:  # an exception that cannot be pickled
         from steadyrl.errors import RolloutError
 
         error = RolloutError(f"{type(error).__name__}: {error}")
@@ -79,7 +108,7 @@ def shared_beat(descriptor: int) -> NDArray[np.int64]:
 
 
 class RemoteError(Exception):
-    """The traceback of an error in a worker, shown as its cause."""
+    """The traceback of an error in a worker, shown as the cause of the error."""
 
     def __str__(self) -> str:
         return "\n" + str(self.args[0])
