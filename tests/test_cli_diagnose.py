@@ -15,8 +15,18 @@ def test_diagnose_prints_one_screen_and_writes_the_report(tmp_path):
     )
     assert result.returncode == 0, result.stderr
     words = " ".join(result.stdout.split())
-    for part in ("CartPole-v1", "E[T]", "CV of T", "mixed to 0.01", "perturbed", "first batches", "R-hat", "do "):
+    assert words.startswith("Why it matters: ")
+    for part in (
+        "CartPole-v1 under a random policy",
+        "mean length",
+        "time to within 1%",
+        "first batches",
+        "R-hat",
+        "do ",
+    ):
         assert part in words
+    for part in ("E[T]", "epsilon", "perturbed", "null"):  # only readers of the paper need these: --paper
+        assert part not in words
     assert len(result.stdout.splitlines()) <= 32
     page = (tmp_path / "deep" / "report" / "report.html").read_text()
     assert "steadyrl diagnose CartPole-v1" in page

@@ -95,7 +95,8 @@ def test_the_page_draws_without_errors_and_asks_nobody(browser, page):
     assert asked == [page.as_uri()]
     for name in ("lengths", "distance", "marginal-0", "marginal-3"):
         assert browser.find_element("css selector", f"#{name} svg").size["height"] > 100
-    assert len(browser.find_elements("css selector", "#distance polyline")) == 6  # five ways and the slider's
+    assert len(browser.find_elements("css selector", "#distance polyline")) == 4  # what practitioners need
+    assert len(browser.find_elements("css selector", "#paper-distance polyline")) == 3  # raw, the paper's, the slider's
 
 
 @browser_only
@@ -107,12 +108,14 @@ def test_the_slider_moves_the_mixing_time_by_keyboard_and_agrees_with_the_librar
     assert time.text.startswith(f"{cartpole.perturbed_mixing_time:.0f} steps")
     before, curve = (
         time.text,
-        browser.find_element("css selector", "#distance polyline:last-of-type").get_attribute("points"),
+        browser.find_element("css selector", "#paper-distance polyline:last-of-type").get_attribute("points"),
     )
     for _ in range(60):
         knob.send_keys(Keys.ARROW_LEFT)
     assert time.text != before
-    assert browser.find_element("css selector", "#distance polyline:last-of-type").get_attribute("points") != curve
+    assert (
+        browser.find_element("css selector", "#paper-distance polyline:last-of-type").get_attribute("points") != curve
+    )
     epsilon = browser.execute_script("return state.epsilon")
     assert epsilon < cartpole.epsilon
     assert time.text.startswith(f"{phase_mixing_time(cartpole.lengths, 0.01, Perturbation(epsilon)):.0f} steps")

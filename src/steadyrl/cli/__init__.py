@@ -13,17 +13,12 @@ from typing import Any
 def main() -> None:
     """Run the command line. Ctrl-C and SIGTERM end it with one line, also while its modules are being imported."""
     try:
-        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is finished is kept
         from steadyrl.cli.commands import run
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         sys.exit(130)
     run()
-
-
-def _interrupt(number: int, frame: Any) -> None:
-    """Have SIGTERM act like Ctrl-C: what is finished is kept."""
-    raise KeyboardInterrupt
 
 
 def __getattr__(name: str) -> Any:

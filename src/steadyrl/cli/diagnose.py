@@ -11,14 +11,16 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from rich.console import Console
 
 from steadyrl.cli.options import AsJson, Backend, Make, PolicyName, Seed, Workers, check_out, make_arguments
+from steadyrl.common.checks import check_seed
 from steadyrl.common.storage import write_atomically
+from steadyrl.common.terminal import clean, console, say
 from steadyrl.diagnosis import analysis
-from steadyrl.diagnosis.analysis import Diagnosis, analyse
 from steadyrl.diagnosis.report import write_report
+from steadyrl.diagnosis.result import Diagnosis
 from steadyrl.diagnosis.screen import print_diagnosis
+from steadyrl.diagnosis.selection import select_episodes
 from steadyrl.errors import RolloutError
 from steadyrl.lengths.files import read_lengths, write_lengths
 
@@ -28,46 +30,78 @@ def diagnose(
         str | None, typer.Argument(help="A Gymnasium id: CartPole-v1, Humanoid-v5, or package:Name-v0.")
     ] = None,
     source: Annotated[
-        Path | None,
+        list[str] | None,
         typer.Option(
             "--from",
-            help="Diagnose saved episodes (.npz) or lengths (.txt, .csv, .npy, Stable-Baselines3's monitor.csv).",
+            help="Diagnose episode lengths from a log instead: a file (csv, monitor.csv, json, jsonl, TensorBoard "
+            "events, npy, npz, text), a directory of monitor.csv files, or - for standard input. Repeat it to take "
+            "several.",
         ),
     ] = None,
+    column: Annotated[
+        str | None,
+        typer.Option(help="Name or index (counted from 0) of the column with the lengths, if --from cannot find it."),
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option(help="Analyse only the latest N episodes of the log.", metavar="N")
+    ] = None,
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Pool all episodes of the log, even if lengths drift; by default the latest stretch is taken."
+        ),
+    ] = False,
     policy: PolicyName = "uniform",
     episodes: Annotated[
-        int | None, typer.Option(help="How many; by default until the mixing time is known within 10%.")
+        int | None,
+        typer.Option(help="Number of episodes; by default until more could not change the recommendation."),
     ] = None,
-    num_envs: Annotated[int, typer.Option(help="Copies that run side by side in training.")] = 64,
-    n_steps: Annotated[int, typer.Option(help="Steps of each copy between two updates.")] = 16,
-    tolerance: Annotated[float, typer.Option(help="The distance at which data counts as steady.")] = 0.01,
-    max_episodes: Annotated[int, typer.Option(help="Where collecting stops in any case.")] = 20_000,
+    num_envs: Annotated[int, typer.Option(help="Number of environments that run side by side in training.")] = 64,
+    n_steps: Annotated[int, typer.Option(help="Steps of each environment per update (PPO's n_steps).")] = 16,
+    tolerance: Annotated[
+        float, typer.Option(help="Distance to the long run (total variation) below which data counts as fair.")
+    ] = 0.01,
+    max_episodes: Annotated[
+        int, typer.Option(help="Number of episodes after which collecting stops in any case.")
+    ] = 20_000,
     seed: Seed = 0,
     backend: Backend = "auto",
     workers: Workers = None,
     make: Make = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Write report.html, diagnosis.json and lengths.txt to this directory (made if need be)."),
+        typer.Option(
+            help="Write report.html, diagnosis.json and lengths.txt to this directory, which is created if need be."
+        ),
     ] = None,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="Add the paper's terms: E[T], the perturbation, epsilon, null steps.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Diagnose an environment: is its data at steady state, when will it be, and what is the cheapest cure?
+    """Diagnose an environment or a log: is its data at steady state, when will it be, and what is the cheapest cure?
 
-    Collects episodes, computes from their lengths when the endless loop of episodes is at steady state, compares the
-    ways to bring it there, and recommends one, with its line of code.
+    Collects episodes of the environment (or reads their lengths), computes how long environments that are reset
+    together stay in lockstep, compares the ways to avoid it, and recommends one, with the code to paste.
+
+    The answer depends on the policy, which is random unless you give yours.
 
     Examples:
-    `steadyrl diagnose Humanoid-v5 --num-envs 256 --n-steps 16 --policy gaussian --out report/`
+    `steadyrl diagnose Humanoid-v5 --num-envs 256 --n-steps 16 --policy model.zip --out report/`
 
     `steadyrl diagnose --from monitor.csv`
     """
-    if (environment is None) == (source is None):
+    if (environment is None) == (not source):
         raise RolloutError("name an environment, or give --from FILE with episode lengths: one of the two")
+    if not source and (column is not None or last is not None or everything):
+        raise RolloutError("--column, --last and --all are for logs; they need --from FILE")
+    check_seed(seed)
     if out is not None:
         _check_directory(out)
-    if source is not None:
-        found = _diagnose_file(source, tolerance=tolerance, num_envs=num_envs, n_steps=n_steps, seed=seed)
+    if source:
+        found = _diagnose_log(
+            source, column, last, everything, tolerance=tolerance, num_envs=num_envs, n_steps=n_steps, seed=seed
+        )
     else:
         found = analysis.diagnose(
             environment,
@@ -83,45 +117,69 @@ def diagnose(
             make_arguments=make_arguments(make),
             progress=not as_json,
         )
-    file = source if out is None else out / "lengths.txt"
-    if file is not None:
-        found = replace(found, lengths_code=f"lengths = steadyrl.load_lengths({str(file)!r})")
-    _show(found, as_json=as_json)
+    if out is not None:
+        found = replace(found, lengths_code=f"lengths = steadyrl.load_lengths({str(out / 'lengths.txt')!r})")
+    _show(found, as_json=as_json, paper=paper)
     if out is not None:
         _write(found, out)
 
 
-def _diagnose_file(source: Path, *, tolerance: float, num_envs: int, n_steps: int, seed: int) -> Diagnosis:
-    gathered = read_lengths(source)
-    with Console(stderr=True).status(f"analysing {len(gathered.lengths):,} episodes"):
+def _diagnose_log(
+    source: list[str],
+    column: str | None,
+    last: int | None,
+    everything: bool,
+    *,
+    tolerance: float,
+    num_envs: int,
+    n_steps: int,
+    seed: int,
+) -> Diagnosis:
+    records = read_lengths(source, column=int(column) if column is not None and column.isdecimal() else column)
+    taken, selection = select_episodes(records, last=last, everything=everything)
+    with console(stderr=True).status(f"analysing {len(taken):,} episodes"):
         rng = np.random.default_rng([seed, 4])
-        return analyse(gathered, tolerance=tolerance, num_envs=num_envs, n_steps=n_steps, rng=rng)
+        found = analysis.analyse(
+            taken, tolerance=tolerance, num_envs=num_envs, n_steps=n_steps, rng=rng, selection=selection
+        )
+    return replace(found, lengths_code=_lengths_code(source, column, len(taken), len(records)))
+
+
+def _lengths_code(source: list[str], column: str | None, taken: int, there: int) -> str:
+    """Return the line that reads the analysed lengths again."""
+    if "-" in source:
+        return "lengths = steadyrl.load_lengths('lengths.txt')  # --out DIRECTORY writes this file"
+    files = repr(source[0] if len(source) == 1 else source)
+    more = "" if column is None else f", column={int(column) if column.isdecimal() else column!r}"
+    if taken == there:
+        return f"lengths = steadyrl.load_lengths({files}{more})"
+    return (
+        "from steadyrl.lengths.files import read_lengths\n"
+        f"lengths = steadyrl.EpisodeLengths.from_gymnasium(read_lengths({files}{more}).last({taken}).lengths)"
+    )
 
 
 def _check_directory(out: Path) -> None:
-    """Say why the report could not be written in the end, before anything is run."""
+    """Raise RolloutError if the report could not be written in the end, before anything is run."""
     there = next(place for place in (out.absolute(), *out.absolute().parents) if place.exists())
     if not there.is_dir():
         raise RolloutError(f"--out is {str(out)!r}, but {str(there)!r} is a file; name a directory for the report")
     check_out(out, there)
 
 
-def _show(found: Diagnosis, *, as_json: bool) -> None:
+def _show(found: Diagnosis, *, as_json: bool, paper: bool) -> None:
     if not as_json:
-        print_diagnosis(found, Console())
+        print_diagnosis(found, console(), paper=paper)
         return
     typer.echo(json.dumps(found.as_json(), indent=2))
-    for warning in found.warnings:
-        _say(f"warning: {warning}")
+    for sentence in (found.selection, *found.warnings):
+        if sentence:
+            say(f"warning: {sentence}")
 
 
 def _write(found: Diagnosis, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    write_report(found, out / "report.html", command=shlex.join(["steadyrl", *sys.argv[1:]]))
+    write_report(found, out / "report.html", command=clean(shlex.join(["steadyrl", *sys.argv[1:]])))
     write_atomically(out / "diagnosis.json", json.dumps(found.as_json(), indent=2).encode())
     write_lengths(found.lengths, found.episodes, out / "lengths.txt")
-    _say(f"wrote {out / 'report.html'}, diagnosis.json and lengths.txt")
-
-
-def _say(text: str) -> None:
-    Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
+    say(f"wrote {out / 'report.html'}, diagnosis.json and lengths.txt")

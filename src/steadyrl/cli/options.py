@@ -1,4 +1,4 @@
-"""What several commands take: their options are declared once."""
+"""The options that several commands share, declared once."""
 
 from __future__ import annotations
 
@@ -15,14 +15,23 @@ EnvironmentId: TypeAlias = Annotated[
     str, typer.Argument(help="A Gymnasium id: CartPole-v1, Hopper-v5, HopperBulletEnv-v0, or package:Name-v0.")
 ]
 PolicyName: TypeAlias = Annotated[
-    str, typer.Option(help="'uniform', 'gaussian' (the paper's: a random 64 x 64 network), or a policy file.")
+    str,
+    typer.Option(
+        help="'uniform' or 'gaussian' (random actions, or the paper's random 64 x 64 network), a policy file, or a "
+        "Stable-Baselines3 model (.zip)."
+    ),
 ]
-Seed: TypeAlias = Annotated[int, typer.Option(help="Of everything random.")]
+Seed: TypeAlias = Annotated[int, typer.Option(help="Seed of all random numbers.")]
 Backend: TypeAlias = Annotated[str, typer.Option(help="'auto', 'serial', 'processes', 'envpool' or 'ray'.")]
-Workers: TypeAlias = Annotated[int | None, typer.Option(help="Processes, or EnvPool's threads; by default one a core.")]
-Address: TypeAlias = Annotated[str | None, typer.Option(help="Of a Ray cluster; without it, 'ray' starts a local one.")]
+Workers: TypeAlias = Annotated[
+    int | None, typer.Option(help="Number of processes, or of EnvPool's threads; by default one per core.")
+]
+Address: TypeAlias = Annotated[
+    str | None, typer.Option(help="Address of a Ray cluster; without it, 'ray' starts a local one.")
+]
 Make: TypeAlias = Annotated[
-    list[str] | None, typer.Option(help="KEY=VALUE for gymnasium.make, as in max_episode_steps=200; repeatable.")
+    list[str] | None,
+    typer.Option(help="KEY=VALUE argument for gymnasium.make, as in max_episode_steps=200; may be repeated."),
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -36,13 +45,13 @@ def make_arguments(pairs: list[str] | None) -> dict[str, Any]:
             raise RolloutError(f"--make is {pair!r}; it must be KEY=VALUE, as in max_episode_steps=200")
         try:
             arguments[key] = json.loads(value)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # not JSON, or a number of thousands of digits
             arguments[key] = value
     return arguments
 
 
 def check_out(out: Path, directory: Path) -> None:
-    """Say that nothing can be written to the directory of --out, before anything is run for it."""
+    """Raise RolloutError if nothing can be written to the directory of --out, before anything is run for it."""
     reason = why_not_writable(directory)
     if reason is not None:
         raise RolloutError(

@@ -1,13 +1,18 @@
-"""One environment and policy, or a file of lengths: is its data at steady state, when will it be, what is the cure?
+"""One environment and policy, or a log of lengths: is its data at steady state, when will it be, what is the cure?
 
-- `collection`: episodes, collected until the question is answered
-- `analysis`: `diagnose`, `diagnose_lengths` and the `Diagnosis` they return
-- `mcmc`: R-hat and effective sample size, a second opinion by ArviZ
-- `wording`: the sentences, for screen and page alike
+- `collection`: collects episodes until the question is answered
+- `stopping`: when more episodes could not change the recommendation
+- `selection`: which episodes of a log are analysed
+- `analysis`: `diagnose` and `diagnose_lengths`
+- `result`: the `Diagnosis` that they return
+- `observed`: means of observed values over time, and which settle last
+- `mcmc`: R-hat and effective sample size by ArviZ, as a second opinion
+- `wording`: all sentences, for screen and report alike
 - `screen`: the diagnosis on one screen
 - `report`: the diagnosis as one self-contained HTML page; `page/` has its style and script
 """
 
-from steadyrl.diagnosis.analysis import Diagnosis, diagnose, diagnose_lengths
+from steadyrl.diagnosis.analysis import diagnose, diagnose_lengths
+from steadyrl.diagnosis.result import Diagnosis
 
 __all__ = ["Diagnosis", "diagnose", "diagnose_lengths"]

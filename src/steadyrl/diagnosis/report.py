@@ -21,16 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steadyrl.common.storage import write_atomically
-from steadyrl.diagnosis.analysis import Diagnosis, Marginals
-from steadyrl.diagnosis.wording import rows, steps, verdict
-from steadyrl.lengths.strategies import Strategy, names_to_come
+from steadyrl.common.terminal import clean, clean_line
+from steadyrl.diagnosis import wording
+from steadyrl.diagnosis.observed import Marginals
+from steadyrl.diagnosis.result import Diagnosis
+from steadyrl.lengths.strategies import Strategy
 
 Array = NDArray[np.float64]
 
 _AGES = 400  # ages that the page computes with; longer lengths in units of several steps
 _POINTS = 240
 _SPAN = 10.0  # average episode lengths shown
-_SHOWN = ("nothing", "recursive-epsilon", "uniform-pre-roll", "pre-roll", "stagger")
+_SHOWN = ("nothing", "uniform-pre-roll", "pre-roll", "stagger")
+_PAPER_SHOWN = ("nothing", "recursive-epsilon")
 
 
 def write_report(found: Diagnosis, path: str | os.PathLike[str], *, command: str = "") -> None:
@@ -44,41 +47,75 @@ def render(found: Diagnosis, *, command: str = "") -> str:
     style, script = ((pages / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
     # "<" cannot occur in JSON but inside strings, where \u003c says the same and ends no script element
     data = json.dumps(_data(found), allow_nan=False).replace("<", "\\u003c").replace("\u2028", "\\u2028")
-    title = escape(f"{found.environment}: is its data at steady state?")
-    knob = _KNOB if found.epsilon is not None else ""
+    title = escape(f"{clean_line(found.environment)}: is its data at steady state?")
+    hint = f'<p class="soft">{escape(wording.POLICY_HINT)}</p>' if wording.is_random(found) else ""
+    selection = f'<p id="selection">{escape(clean(found.selection))}</p>' if found.selection else ""
     body = f"""<h1>{title}</h1>
-<p class="verdict" id="verdict">{escape(verdict(found))}</p>
-<div class="do" id="code"><code>{"<br>".join(map(escape, found.code.splitlines()))}</code>{_to_come(found.code)}</div>
-{"".join(f'<p class="warning">{escape(text)}</p>' for text in found.warnings)}
-<div class="scroll"><table><tbody>{"".join(_row(name, text) for name, text in rows(found))}</tbody></table></div>
+<p class="soft">{escape(wording.WHY)}</p>
+<p class="verdict" id="verdict">{escape(clean(wording.verdict(found)))}</p>
+{selection}
+<div class="do" id="code"><code>{"<br>".join(map(escape, clean(found.code).splitlines()))}</code></div>
+{"".join(f'<p class="warning">{escape(clean(text))}</p>' for text in found.warnings)}
+{hint}
+{_rows(wording.rows(found))}
+<p class="soft">{escape(wording.MONITOR)}</p>
 <h2>Episode lengths</h2>
 <figure id="lengths"></figure>
-<h2>Distance to the steady state</h2>
-<p class="soft">Total variation between the ages of many copies and the steady ones: no distribution of states is
-further off. The band around "as it is" holds the truth with {found.confidence.level:.0%}. The dashed line follows
-the slider.</p>
-<div class="legend" id="legend" role="group" aria-label="Curves shown"></div>
-<figure id="distance"></figure>
-{knob}
-<h2>Ways to get there</h2>
-<p class="soft">Best first. A step is one of one copy. Times are in average episode lengths, E[T] =
-{found.lengths.mean:.4g}.</p>
-<div class="scroll">{_table(found)}</div>
-{_marginal_section(found.marginals, found.lengths.mean)}
+{_curves(found) if found.enough else ""}
 <h2>What was run</h2>
-<div class="scroll"><table><tbody>{"".join(_row(*entry) for entry in _run(found, command))}</tbody></table></div>
+{_rows(_run(found, command))}
 """
     return _PAGE.format(title=title, style=style, body=body, data=data, script=script)
 
 
+def _curves(found: Diagnosis) -> str:
+    """Return the sections on strategies and observed values, and what only readers of the paper need."""
+    return f"""<h2>How far batches are from the long run</h2>
+<p class="soft">Total variation between the ages (steps since the last reset) of many environments and those of the long
+run: an upper bound on the distance of the state distribution. The band around "as it is" holds the truth with
+{found.confidence.level:.0%}.</p>
+<div class="legend" id="legend" role="group" aria-label="Curves shown"></div>
+<figure id="distance"></figure>
+<h2>Strategies</h2>
+<p class="soft">{escape(wording.RANKING)} Times are in mean episode lengths ({found.lengths.mean:.4g} steps, the reset
+included), for one environment.</p>
+<div class="scroll">{_table(found, wording.strategies(found, paper=False))}</div>
+{_marginal_section(found.marginals, found.lengths.mean)}
+{_paper_section(found) if found.epsilon is not None else ""}"""
+
+
+def _paper_section(found: Diagnosis) -> str:
+    """Return the part for readers of the paper: E[T], the perturbation, the slider for epsilon."""
+    figures, ways = "", found.recommendation.strategies
+    if found.marginals is not None:
+        figures = "".join(
+            f'<div><p class="soft">observed value {d.index}</p><figure id="paper-marginal-{j}"></figure></div>'
+            for j, d in enumerate(found.marginals.dimensions)
+        )
+    return f"""<section id="paper"><h2>In the paper's terms</h2>
+<p class="soft">The paper perturbs every episode start by a detour through a null state, whose steps are thrown away.
+T is Gymnasium's length + 1, and E[T] the average episode length.</p>
+{_rows(wording.paper_rows(found))}
+<div class="scroll">{_table(found, [way for way in ways if way.name in wording.PAPER_STRATEGIES])}</div>
+<p class="soft">Distance as it is, with the paper's epsilon, and (dashed) with the slider's.</p>
+<figure id="paper-distance"></figure>
+{_KNOB}
+<div class="small" id="paper-marginals">{figures}</div></section>"""
+
+
+def _rows(entries: list[tuple[str, str]]) -> str:
+    lines = "".join(_row(name, text) for name, text in entries)
+    return f'<div class="scroll"><table><tbody>{lines}</tbody></table></div>'
+
+
 def _data(found: Diagnosis) -> dict[str, Any]:
-    """What the page's script works with; no number that JSON does not have."""
+    """Return what the page's script works with, without numbers that JSON lacks."""
     f, unit = _coarse(found.lengths.probabilities)
     mean = found.lengths.mean
     c = found.confidence
     curves = []
     for way in found.recommendation.strategies:
-        curve = _curve(way, mean, found.tolerance)
+        curve = _curve(way, mean)
         if way.name == "nothing":
             at = np.clip(np.rint(np.array(curve["x"]) * mean).astype(int), 1, len(c.distance) - 1)
             within = at < len(c.distance) - 1
@@ -97,13 +134,15 @@ def _data(found: Diagnosis) -> dict[str, Any]:
     return result
 
 
-def _curve(way: Strategy, mean: float, tolerance: float) -> dict[str, Any]:
+def _curve(way: Strategy, mean: float) -> dict[str, Any]:
     last = int(min(_SPAN * mean, len(way.distance)))
     at = np.unique(np.linspace(1, max(last, 1), _POINTS).astype(int))
     return {
         "name": way.name,
         "title": way.title,
         "hidden": way.name not in _SHOWN,
+        "paper": way.name in wording.PAPER_STRATEGIES,
+        "beside": way.name in _PAPER_SHOWN,
         "x": _short(at / mean),
         "y": _short(np.maximum(way.distance[at - 1], 1e-9)),
     }
@@ -118,7 +157,7 @@ def _histogram(probabilities: Array) -> dict[str, Any]:
 
 
 def _coarse(probabilities: Array) -> tuple[Array, int]:
-    """P(T = k) in units of steps such that there are at most 400 ages."""
+    """Return P(T = k) in units of as many steps as leave at most 400 ages, and the unit."""
     unit = -(-(len(probabilities) - 1) // _AGES)
     binned: Array = np.bincount(-(-np.arange(len(probabilities)) // unit), probabilities).astype(float)
     return binned, unit
@@ -155,37 +194,37 @@ def _marginal_section(marginals: Marginals | None, mean: float) -> str:
     if marginals is None:
         return '<div id="marginals" hidden></div>'
     figures = "".join(
-        f'<div><p class="soft">observed value {d.index}: settles '
-        f"{'not in the times shown' if math.isinf(d.settles) else f'after {escape(steps(d.settles, mean))}'}</p>"
+        f'<div><p class="soft">observed value {d.index}: {escape(wording.settling(d, mean))}</p>'
         f'<figure id="marginal-{j}"></figure></div>'
         for j, d in enumerate(marginals.dimensions)
     )
     return f"""<h2>Means of observed values over time</h2>
-<p class="soft">The slowest ones: as it is, with the paper's perturbation, and (dashed) at the slider's epsilon; bands
-hold the truth with 90% at each time. Computed from single episodes, by the renewal equation.</p>
+<p class="soft">The values whose means settle last, if nothing is done; bands hold the truth with 90% at each time. They
+are computed from single episodes, by the renewal equation.</p>
 <div class="small" id="marginals">{figures}</div>"""
 
 
-def _table(found: Diagnosis) -> str:
-    ways, mean = found.recommendation.strategies, found.lengths.mean
+def _table(found: Diagnosis, ways: list[Strategy]) -> str:
+    mean = found.lengths.mean
     costs = max([way.one_off_cost / mean for way in ways if math.isfinite(way.one_off_cost)] + [1e-9])
     lines = []
     for way in ways:
-        after, once = way.steady_after / mean, way.one_off_cost / mean
+        after, once = wording.steady_after(found, way) / mean, way.one_off_cost / mean
+        fair, thrown, wasted = wording.strategy_cells(found, way)
         marked = ' class="chosen"' if way is found.recommendation.chosen else ""
         note = f'<br><span class="soft">{escape(way.note)}</span>' if way.note else ""
         lines.append(
             f"<tr{marked}><td>{escape(way.title)}{note}</td>"
-            + _cell("never" if math.isinf(after) else f"{after:.3g}", min(after, _SPAN) / _SPAN, "")
-            + _cell("-" if math.isinf(once) else f"{once:.2g}", 0.0 if math.isinf(once) else once / costs, " waste")
-            + _cell(f"{way.waste:.1%}", way.waste, " waste")
+            + _cell(fair, min(after, _SPAN) / _SPAN, "")
+            + _cell(thrown, 0.0 if math.isinf(once) else once / costs, " waste")
+            + _cell(wasted, way.waste, " waste")
             + "</tr>"
         )
+    within = f"within {100 * found.tolerance:g}% after"
     heads = "".join(
-        f'<th scope="col">{name}</th>'
-        for name in ("way", "steady after, E[T]", "thrown away once, E[T]", "wasted for ever")
+        f'<th scope="col">{name}</th>' for name in ("strategy", within, "thrown away once", "thrown away for ever")
     )
-    return f"<table id='ways'><thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 
 
 def _cell(text: str, share: float, kind: str) -> str:
@@ -200,31 +239,26 @@ def _run(found: Diagnosis, command: str) -> list[tuple[str, str]]:
     }
     result = [("command", command)] if command else []
     result += [
-        ("episodes", f"{found.episodes:,}{_truncated(found.truncated)}"),
+        ("episodes", f"{found.episodes:,}{wording.truncated_text(found)}"),
         ("seed", "none: read from a file" if found.seed is None else str(found.seed)),
         ("versions", ", ".join(f"{name} {number}" for name, number in sorted(versions.items()))),
     ]
     return result
 
 
-def _to_come(code: str) -> str:
-    names = names_to_come(code)
-    return f"<p>{', '.join(names)}: not in this version of steadyrl yet.</p>" if names else ""
-
-
 def _row(name: str, text: str) -> str:
-    return f'<tr><th scope="row">{escape(name.strip())}</th><td>{escape(text)}</td></tr>'
+    return f'<tr><th scope="row">{escape(clean(name.strip()))}</th><td>{escape(clean(text))}</td></tr>'
 
 
 def _short(values: Any) -> list[float]:
-    """Six digits: no reader sees more, and the file stays small."""
+    """Return numbers with six digits: no reader sees more, and the file stays small."""
     return [float(f"{value:.6g}") for value in np.asarray(values, dtype=float).ravel()]
 
 
 _KNOB = """<div class="knob"><label for="epsilon">Recursive perturbation, epsilon =
 <output id="epsilon-value" for="epsilon"></output></label>
 <input type="range" id="epsilon" min="0" max="1000" step="1">
-<div>steady after <output id="tstar" for="epsilon" aria-live="polite"></output>, null steps
+<div>within the tolerance after <output id="tstar" for="epsilon" aria-live="polite"></output>, null steps
 <output id="null-share" for="epsilon"></output></div></div>"""
 
 _PAGE = """<!doctype html>
@@ -247,7 +281,3 @@ _PAGE = """<!doctype html>
 </body>
 </html>
 """
-
-
-def _truncated(share: float | None) -> str:
-    return "" if share is None else f", of which {share:.0%} were ended by a time limit"

@@ -1,99 +1,281 @@
-"""What a diagnosis says, in words: the screen and the report take their sentences from here."""
+"""The sentences of a diagnosis, for screen and report alike, in the words of people who train with PPO.
+
+What only readers of the paper need (E[T], perturbation, epsilon, null steps) is in `paper_rows` alone.
+"""
 
 from __future__ import annotations
 
 import math
 
-from steadyrl.diagnosis.analysis import Diagnosis
+from steadyrl.diagnosis.observed import SlowDimension
+from steadyrl.diagnosis.result import FEWEST, Diagnosis
 from steadyrl.lengths.strategies import Strategy
+
+WHY = (
+    "Why it matters: environments that are reset together run in lockstep, so a batch shows one stretch of the "
+    "episode instead of what the policy sees in the long run, and every update is biased."
+)
+"""The sentence that says why a practitioner should care."""
+POLICY_HINT = (
+    "The answer depends on the policy, and this one is random: a trained policy often runs every episode into the time "
+    "limit, which keeps environments in lockstep. Give yours: --policy model.zip (Stable-Baselines3) or a policy file; "
+    "in Python, steadyrl.diagnose(env, model) also takes a torch module or a function of observations."
+)
+"""What to do about a verdict on a random policy."""
+RANKING = (
+    "Ranked by the steps lost over 1,000 updates: samples that differ from the long run, plus steps thrown away. What "
+    "never gets within the tolerance comes last; if a cure gains less than 0.1% of all steps, nothing is changed."
+)
+"""The rule by which strategies are ordered."""
+MONITOR = (
+    "PhaseMonitor measures finitely many environments and compares groups of ages, to keep chance apart from lockstep; "
+    "its number for the same batches is therefore lower than the one given here."
+)
+"""Why the live monitor shows other numbers."""
+_RANDOM = {"uniform": "a random policy", "gaussian": "a random policy (a Gaussian network)"}
+PAPER_STRATEGIES = ("one-step-epsilon", "recursive-epsilon")
+"""Names of the strategies that only the paper needs."""
 
 
 def verdict(found: Diagnosis) -> str:
-    """Return the answer in one or two sentences."""
+    """Return the answer in two or three sentences."""
+    who = f"{found.environment} {under(found)}"
+    if not found.enough:
+        return (
+            f"{who}: too few episodes to tell. There are {found.episodes}; at least {FEWEST} are needed, and 100 or "
+            "more give useful intervals."
+        )
     time, mean = found.mixing_time.value, found.lengths.mean
-    best = found.recommendation.chosen
+    within = f"{found.tolerance:.2g}" if found.tolerance < 0.001 else f"{100 * found.tolerance:g}%"
     if math.isinf(time):
-        when = "is never at steady state as it is"
-        if found.lengths.period == 1:
-            when = "is in practice never at steady state as it is"
+        practice = "" if found.lengths.period > 1 else " in practice"
+        when = f"environments that are reset together never leave lockstep{practice}"
     else:
-        when = f"reaches its steady state after {steps(time, mean)}"
-    off = found.batches.mean()
-    batch = (
-        f"the first {len(found.batches)} batches of {found.n_steps} steps x {found.num_envs} copies are {off:.0%} off"
+        when = f"environments that are reset together are within {within} of the long run after {steps(time, mean)}"
+    size = f"{found.n_steps} steps x {_count(found.num_envs, 'env')}"
+    what = "it" if math.isfinite(time) else "the long run"
+    first = (
+        f"the first {len(found.batches)} batches ({size}) differ from {what} by {found.batches.mean():.0%} on average"
     )
+    return f"{who}: {when}, and {first}. {advice(found)}"
+
+
+def advice(found: Diagnosis) -> str:
+    """Return what to do, in one sentence."""
+    best, mean = found.recommendation.chosen, found.lengths.mean
     if best.name == "nothing":
-        return f"{found.environment} {when}; {batch}. Leave it as it is."
+        if not found.phase_locked:
+            return "Leave it as it is: the batches are fair from the start."
+        return f"Leave it as it is: lockstep at the start is harmless here, {_harmless(found)}."
     after = "at once" if best.steady_after == 0 else f"after {steps(best.steady_after, mean)}"
-    return f"{found.environment} {when}; {batch}. Cure: {best.title}, steady {after}, {_price(best, mean)}."
+    return f"Recommended: {best.title}; fair {after}, {_price(best)}."
+
+
+def under(found: Diagnosis) -> str:
+    """Return "under a random policy", or under which other one."""
+    if found.policy == "unknown":
+        return "under the policy of this log"
+    return f"under {_RANDOM.get(found.policy, f'the policy {found.policy}')}"
+
+
+def is_random(found: Diagnosis) -> bool:
+    """Return whether the policy is one of the random ones, so that the verdict may not hold for a trained one."""
+    return found.policy in _RANDOM
 
 
 def rows(found: Diagnosis) -> list[tuple[str, str]]:
-    """Return the numbers, as names and text."""
+    """Return the numbers for practitioners, as names and text."""
     c, mean = found.confidence, found.lengths.mean
-    level = f"{c.level:.0%}"
-    result = [
-        ("environment", f"{found.environment}, {found.policy} policy, {found.episodes:,} episodes"),
+    result = [("episodes", f"{found.episodes:,}{truncated_text(found)}")]
+    if not found.enough:
+        return [*result, ("mean length", f"{mean - 1:.4g} steps; too few episodes for an interval")]
+    low, high = (end - 1 for end in (c.average_episode_length.low, c.average_episode_length.high))
+    result.append(("mean length", f"{mean - 1:.4g} steps ({low:.4g} to {high:.4g}, {c.level:.0%} interval)"))
+    period = found.lengths.period
+    result.append(
         (
-            "E[T]",
-            f"{mean:.4g} ({c.average_episode_length.low:.4g} to {c.average_episode_length.high:.4g}, {level}); "
-            f"T = Gymnasium's length + 1",
-        ),
-        (
-            "CV of T",
-            f"{found.lengths.cv:.3g} ({c.coefficient_of_variation.low:.3g} to {c.coefficient_of_variation.high:.3g})"
-            + ("" if found.lengths.period == 1 else f"; every length is a multiple of {found.lengths.period}"),
-        ),
-        (f"mixed to {found.tolerance:g}", _interval(found)),
-        ("  perturbed", f"{steps(found.perturbed_mixing_time, mean)}" + _epsilon(found)),
-        (
-            "first batches",
-            f"{'phase-locked' if found.phase_locked else 'fair'}: off by {found.batches[0]:.2g} at first, "
-            f"{found.batches.mean():.2g} on average over {len(found.batches)} updates",
-        ),
-    ]
-    if found.marginals is not None:
-        slow = ", ".join(
-            f"[{d.index}] {'never' if math.isinf(d.settles) else f'{d.settles / mean:.3g} E[T]'}"
-            for d in found.marginals.dimensions[:3]
+            "variation",
+            f"standard deviation / mean = {found.lengths.cv:.3g}"
+            + ("" if period == 1 else f"; every length is a multiple of {period}, resets counted"),
         )
-        result.append(("slowest observed", slow))
+    )
+    result.append((f"time to within {100 * found.tolerance:g}%", time_text(found)))
+    result.append(("first batches", _batches(found)))
+    if found.marginals is not None:
+        slow = ", ".join(f"[{d.index}] {_settles(d.settles, mean)}" for d in found.marginals.dimensions[:3])
+        result.append(("slowest values", f"{slow} (index in the observation, time to settle)"))
     if found.convergence is not None:
         seen = found.convergence
         result.append(
             (
                 "second opinion",
-                f"R-hat {seen.r_hat:.3f}, effective samples {seen.effective_samples:,.0f} of {seen.samples:,} (ArviZ; "
-                "R-hat is blind to copies in step)",
+                f"R-hat {seen.r_hat:.3f}, {seen.effective_samples:,.0f} effective samples of {seen.samples:,} (ArviZ; "
+                "R-hat is blind to lockstep)",
             )
         )
     return result
 
 
+def paper_rows(found: Diagnosis) -> list[tuple[str, str]]:
+    """Return the numbers in the paper's terms, as names and text."""
+    c, mean = found.confidence, found.lengths.mean
+    result = [
+        (
+            "E[T]",
+            f"{mean:.4g} ({c.average_episode_length.low:.4g} to {c.average_episode_length.high:.4g}, {c.level:.0%}); "
+            "T = Gymnasium's length + 1",
+        ),
+        (
+            "CV of T",
+            f"{found.lengths.cv:.3g} ({c.coefficient_of_variation.low:.3g} to {c.coefficient_of_variation.high:.3g})",
+        ),
+        (f"mixed to {found.tolerance:g}", _times_of_mean(found.mixing_time.value, mean)),
+    ]
+    if found.epsilon is not None:
+        way = found.recommendation["recursive-epsilon"]
+        result.append(
+            (
+                "  perturbed",
+                f"{_times_of_mean(found.perturbed_mixing_time, mean)}, recursive epsilon = {found.epsilon:.4g}; "
+                f"{way.waste:.0%} of all steps are null",
+            )
+        )
+    return result
+
+
+def strategies(found: Diagnosis, *, paper: bool) -> list[Strategy]:
+    """Return the strategies in order; those of the paper only if asked for."""
+    if not found.enough:
+        return []
+    chosen = found.recommendation.chosen
+    return [
+        way for way in found.recommendation.strategies if paper or way is chosen or way.name not in PAPER_STRATEGIES
+    ]
+
+
+def strategy_cells(found: Diagnosis, way: Strategy) -> tuple[str, str, str]:
+    """Return when a strategy is fair, what it throws away once, and what for ever, with the mean length as unit."""
+    mean, after = found.lengths.mean, steady_after(found, way)
+    once = "-" if not way.one_off_cost or math.isinf(way.one_off_cost) else f"{way.one_off_cost / mean:.2g}"
+    fair = "never" if math.isinf(after) else "at once" if after == 0 else f"{after / mean:.3g}"
+    return fair, once, f"{way.waste:.1%}" if way.waste else "-"
+
+
+def steady_after(found: Diagnosis, way: Strategy) -> float:
+    """Return when a strategy is within the tolerance, in steps; for the raw process, as in the headline."""
+    return found.mixing_time.value if way.name == "nothing" else way.steady_after
+
+
 def steps(time: float, mean: float) -> str:
-    """Return a time in steps and in average episode lengths."""
-    return "never" if math.isinf(time) else f"{time:,.0f} steps = {time / mean:.3g} E[T]"
+    """Return a time in steps and in mean episode lengths."""
+    return "never" if math.isinf(time) else f"{time:,.0f} steps ({_lengths(time / mean)})"
 
 
-def _interval(found: Diagnosis) -> str:
+def time_text(found: Diagnosis) -> str:
+    """Return the mixing time with its interval."""
     time, mean = found.mixing_time, found.lengths.mean
     if math.isinf(time.value):
-        return "never" if found.lengths.period > 1 else f"not within {1000:,} E[T]"
+        return "never" if found.lengths.period > 1 else f"not within {1000:,} mean episode lengths"
     high = "never" if math.isinf(time.high) else f"{time.high:,.0f}"
-    between = f"{time.low:,.0f} to {high} steps"
-    if time.low <= time.value < time.high + 1:  # the first whole step after a crossing
-        return f"after {steps(time.value, mean)} ({between}, {found.confidence.level:.0%})"
-    return f"after {steps(time.value, mean)} as observed; noise taken off, {between} ({found.confidence.level:.0%})"
-
-
-def _epsilon(found: Diagnosis) -> str:
-    if found.epsilon is None:
-        return ""
+    if time.low == time.high:
+        return steps(time.value, mean)
     return (
-        f", epsilon = {found.epsilon:.4g}; {found.recommendation['recursive-epsilon'].waste:.0%} of all steps are null"
+        f"{time.value:,.0f} steps = {_lengths(time.value / mean)} ({time.low:,.0f} to {high} steps, "
+        f"{found.confidence.level:.0%} interval)"
     )
 
 
-def _price(way: Strategy, mean: float) -> str:
-    once = f"{way.one_off_cost:,.0f} steps a copy thrown away once" if way.one_off_cost else "nothing thrown away"
-    return once if not way.waste else f"{way.waste:.0%} of all steps thrown away"
+def settling(slow: SlowDimension, mean: float) -> str:
+    """Return when the mean of an observed value settles."""
+    return (
+        "does not settle in the times shown"
+        if math.isinf(slow.settles)
+        else f"settles after {steps(slow.settles, mean)}"
+    )
+
+
+def truncated_text(found: Diagnosis) -> str:
+    """Return the share of episodes that a time limit ended, if it is known."""
+    return "" if found.truncated is None else f", {found.truncated:.0%} of them ended by a time limit"
+
+
+def few_episodes(count: int) -> str:
+    """Return the warning for a rough answer."""
+    return f"{count} episodes are few: intervals are rough below 100; collect more"
+
+
+def imprecise(error: float, wanted: int, sure: bool) -> str:
+    """Return the warning for a mixing time that is not known well."""
+    return (
+        f"too few episodes for this precision: the mixing time is known to {error:.0%}; about {wanted:,} episodes "
+        f"would bring it to 10%{_sure(sure)}"
+    )
+
+
+def odd_episodes(sure: bool) -> str:
+    """Return the warning for a mixing time that a few episodes decide."""
+    return (
+        "the mixing time rests on a few odd episodes, since lengths hardly vary: it may be many times longer, or never "
+        f"come; treat it as never, or collect more{_sure(sure)}"
+    )
+
+
+def time_limited(share: float) -> str:
+    """Return the warning for episodes that the time limit ends."""
+    return (
+        f"a time limit cuts {share:.0%} of all episodes: the state then includes the step counter, and results hold "
+        "for this limit only"
+    )
+
+
+def skipped_episodes(count: int, message: str) -> str:
+    """Return the warning for episodes that failed."""
+    return f"{count} episodes failed and were left out, which biases all of this (the first: {message})"
+
+
+def drifting(message: str, taken: str) -> str:
+    """Return the sentence on a log whose lengths change: what was found, and which episodes were taken."""
+    return f"{message[:1].upper()}{message[1:]}; {taken}."
+
+
+def _sure(sure: bool) -> str:
+    return "; the recommendation would stay the same" if sure else ""
+
+
+def _lengths(number: float) -> str:
+    return f"{number:.3g} mean episode length{'' if f'{number:.3g}' == '1' else 's'}"
+
+
+def _times_of_mean(time: float, mean: float) -> str:
+    return "never" if math.isinf(time) else f"{time:,.0f} steps = {time / mean:.3g} E[T]"
+
+
+def _settles(time: float, mean: float) -> str:
+    return "never" if math.isinf(time) else f"{time / mean:.3g} mean lengths"
+
+
+def _batches(found: Diagnosis) -> str:
+    first, mean = found.batches[0], found.batches.mean()
+    text = (
+        f"ages differ by {first:.0%} (total variation) from the long run in the first, {mean:.0%} on average over "
+        f"{len(found.batches)}"
+    )
+    if not found.phase_locked:
+        return f"fair: {text}"
+    return f"in lockstep{', harmlessly' if found.harmless else ''}: {text}"
+
+
+def _harmless(found: Diagnosis) -> str:
+    updates = max(1, math.ceil(found.mixing_time.value / found.n_steps))
+    gain = (found.recommendation["nothing"].lost(found.recommendation.horizon)) / found.recommendation.horizon
+    return f"since it is over after {_count(updates, 'update')} and costs {gain:.2%} of the samples in 1,000 updates"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _price(way: Strategy) -> str:
+    if way.waste:
+        return f"{way.waste:.0%} of all steps thrown away"
+    return f"{way.one_off_cost:,.0f} steps per env thrown away once" if way.one_off_cost else "nothing thrown away"

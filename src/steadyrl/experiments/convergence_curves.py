@@ -17,7 +17,7 @@ from scipy.special import ndtri
 
 from steadyrl.common.detours import Perturbation
 from steadyrl.common.figures import PERTURBED, QUIET, RAW
-from steadyrl.diagnosis.analysis import slowest
+from steadyrl.diagnosis.observed import slowest
 from steadyrl.experiments.workspace import Workspace
 from steadyrl.lengths.age_sums import AgeSums
 from steadyrl.lengths.confidence import bootstrap, perturbed_mixing_time

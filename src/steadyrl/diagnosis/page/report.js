@@ -108,11 +108,20 @@ function live() {
   return { ...perturbed(state.epsilon, horizon), horizon };
 }
 
-function drawDistance(now) {
-  const series = [], floor = data.tolerance / 20;
-  data.strategies.forEach((s) => {
-    if (!state.hidden.has(s.name)) series.push({ x: s.x, y: s.y, low: s.low, high: s.high, colour: colour(s.name) });
-  });
+function drawDistance() {
+  const holder = document.getElementById("distance");
+  if (!holder) return;
+  drawCurves(holder, data.strategies.filter((s) => !state.hidden.has(s.name)), null, "Distance to the long run over time");
+}
+
+function drawPaper(now) {
+  const holder = document.getElementById("paper-distance");
+  if (holder) drawCurves(holder, data.strategies.filter((s) => s.beside), now, "Distance to the steady state, perturbed");
+}
+
+function drawCurves(holder, shown, now, label) {
+  const series = shown.map((s) => ({ x: s.x, y: s.y, low: s.low, high: s.high, colour: colour(s.name) }));
+  const floor = data.tolerance / 20;
   if (now) {
     const scale = data.lengths.unit / data.mean, x = [], y = [];
     const stride = Math.max(1, Math.floor(now.horizon / 400));
@@ -120,9 +129,8 @@ function drawDistance(now) {
     series.push({ x, y, colour: css("--ink"), dash: "7 4" });
   }
   if (!series.length) series.push({ x: [0, AEL], y: [1, 1], colour: "none" });
-  chart(document.getElementById("distance"), {
-    series, log: true, range: [floor, 1], xmin: 0, xlabel: "time in average episode lengths, t / E[T]", height: 360,
-    label: "Distance to the steady state over time", marks: [{ y: data.tolerance, text: "tolerance " + short(data.tolerance) }],
+  chart(holder, {
+    series, log: true, range: [floor, 1], xmin: 0, xlabel: "time in mean episode lengths", height: 360, label, marks: [{ y: data.tolerance, text: "tolerance " + short(data.tolerance) }],
   });
 }
 
@@ -138,15 +146,13 @@ function showKnob(now) {
   document.getElementById("null-share").textContent = ((100 * detour) / (detour + data.mean)).toFixed(1) + "%";
 }
 
-function drawMarginals(now) {
-  const holder = document.getElementById("marginals");
-  if (!data.marginals) return;
+function drawMarginals(now, prefix) {
+  const holder = document.getElementById(prefix + "marginals");
+  if (!data.marginals || !holder) return;
   data.marginals.dimensions.forEach((d, j) => {
-    const place = document.getElementById("marginal-" + j);
-    const series = [
-      { x: data.marginals.x, y: d.raw, low: d.low, high: d.high, colour: css("--raw") },
-      { x: data.marginals.x, y: d.perturbed, low: d.perturbedLow, high: d.perturbedHigh, colour: css("--accent") },
-    ];
+    const place = document.getElementById(prefix + "marginal-" + j);
+    const series = [{ x: data.marginals.x, y: d.raw, low: d.low, high: d.high, colour: css("--raw") }];
+    if (prefix) series.push({ x: data.marginals.x, y: d.perturbed, low: d.perturbedLow, high: d.perturbedHigh, colour: css("--accent") });
     if (now) {
       const n = d.g.length - 1, unit = data.lengths.unit, x = [], y = [];
       const stride = Math.max(1, Math.floor(now.horizon / 150));
@@ -161,7 +167,7 @@ function drawMarginals(now) {
     const low = Math.min(...all), high = Math.max(...all), pad = 0.08 * (high - low || 1);
     series.forEach((s) => { s.y = s.y.map((v) => (Number.isFinite(v) ? v : d.mean)); });
     chart(place, {
-      series, range: [low - pad, high + pad], xmin: 0, height: 200, xlabel: "t / E[T]",
+      series, range: [low - pad, high + pad], xmin: 0, height: 200, xlabel: "time in mean episode lengths",
       label: `Mean of observed value ${d.index} over time`, marks: [{ y: d.mean, text: "" }],
     });
   });
@@ -172,17 +178,18 @@ function drawLengths() {
   const h = data.histogram;
   chart(document.getElementById("lengths"), {
     series: [{ x: h.x, y: h.y, bars: h.width, colour: css("--accent") }], range: [0, Math.max(...h.y) * 1.05], height: 220,
-    xmin: h.x[0] - h.width, xmax: h.x[h.x.length - 1] + h.width, xlabel: "T, steps of an episode (Gymnasium's length + 1)", label: "Distribution of episode lengths",
+    xmin: h.x[0] - h.width, xmax: h.x[h.x.length - 1] + h.width, xlabel: "steps of an episode, the reset included", label: "Distribution of episode lengths",
   });
 }
 
 function legend() {
   const holder = document.getElementById("legend");
-  data.strategies.forEach((s) => {
+  if (!holder) return;
+  data.strategies.filter((s) => !s.paper).forEach((s) => {
     const label = document.createElement("label"), box = document.createElement("input"), swatch = document.createElement("span");
     box.type = "checkbox";
     box.checked = !state.hidden.has(s.name);
-    box.addEventListener("change", () => { box.checked ? state.hidden.delete(s.name) : state.hidden.add(s.name); drawDistance(live()); });
+    box.addEventListener("change", () => { box.checked ? state.hidden.delete(s.name) : state.hidden.add(s.name); drawDistance(); });
     swatch.className = "swatch";
     swatch.style.background = colour(s.name);
     label.append(box, swatch, document.createTextNode(s.title));
@@ -193,9 +200,16 @@ function legend() {
 function draw() {
   const now = live();
   drawLengths();
-  drawDistance(now);
+  drawDistance();
+  drawMarginals(null, "");
+  drawPaperPart(now);
+}
+
+function drawPaperPart(now) {
+  if (!document.getElementById("paper")) return;
+  drawPaper(now);
   showKnob(now);
-  drawMarginals(now);
+  drawMarginals(now, "paper-");
 }
 
 legend();
@@ -207,13 +221,10 @@ if (knob) {
   knob.addEventListener("input", () => {
     const detour = data.mean * 10 ** (Number(knob.value) / 250 - 3);
     state.epsilon = detour / (1 + detour);
-    const now = live();
-    drawDistance(now);
-    showKnob(now);
-    drawMarginals(now);
+    drawPaperPart(live());
   });
 }
 draw();
 let width = window.innerWidth;
 window.addEventListener("resize", () => { if (window.innerWidth !== width) { width = window.innerWidth; draw(); } });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { document.getElementById("legend").replaceChildren(); legend(); draw(); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { const old = document.getElementById("legend"); if (old) old.replaceChildren(); legend(); draw(); });

