@@ -12,7 +12,7 @@ of their episodes) bound how far their states can be from the steady state. Nump
 - `age_sums`, `moments`: sums of observations at each age, and the marginal means at every time that follow from them
 - `delays`: start times by design; `next_step_delays` corrects them for NEXT_STEP autoreset
 - `truncated_episodes`: what cutting episodes short does to the ages
-- `strategies`: all ways to de-synchronise copies, compared
+- `ways`: all ways to bring environments out of lockstep; `strategies` ranks them and recommends one
 - `life_table`: lengths of a stream that is still running, by the Kaplan-Meier estimate
 """
 

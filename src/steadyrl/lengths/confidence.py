@@ -28,13 +28,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
-from steadyrl.common.checks import check_level
+from steadyrl.common.checks import as_numbers, as_steps, check_level, check_rng, check_tolerance, whole_number
 from steadyrl.common.detours import Perturbation
 from steadyrl.common.intervals import Interval, student_interval
 from steadyrl.common.values import hash_values, same_values
 from steadyrl.errors import LengthsError, MixingTimeError
 from steadyrl.lengths.distance_bands import DistanceBand, distance_band, studentised
-from steadyrl.lengths.distribution import EpisodeLengths, as_gymnasium_lengths
+from steadyrl.lengths.distribution import EpisodeLengths, as_gymnasium_lengths, check_lengths
 from steadyrl.lengths.renewal import phase_distance, phase_mixing_time
 
 Array = NDArray[np.float64]
@@ -98,7 +98,7 @@ def steady_state_mean(sums: ArrayLike, gymnasium_lengths: ArrayLike, *, level: f
         0.5
     """
     lengths = as_gymnasium_lengths(gymnasium_lengths) + 1.0
-    values = np.asarray(sums, dtype=float)
+    values = as_numbers("sums", sums, LengthsError)
     check_level(level, LengthsError)
     if values.shape != lengths.shape:
         raise LengthsError(
@@ -155,12 +155,14 @@ def bootstrap(
         >>> found.mixing_time.low <= found.mixing_time.value <= found.mixing_time.high
         True
     """
+    check_lengths(lengths)
     check_level(level, LengthsError)
-    if episodes < 1 or resamples < 2:
-        raise LengthsError(
-            f"episodes is {episodes} and resamples is {resamples}; at least 1 episode and 2 resamples are needed"
-        )
-    reach = int(1000 * lengths.mean) + 1 if longest is None else longest
+    check_tolerance(tolerance)
+    check_rng(rng, LengthsError)
+    episodes = whole_number("episodes", episodes, LengthsError)
+    resamples = whole_number("resamples", resamples, LengthsError, least=2)
+    steps = as_steps(steps, LengthsError)
+    reach = int(1000 * lengths.mean) + 1 if longest is None else whole_number("longest", longest, LengthsError)
     time = mixing_time_or_never(lengths, tolerance, reach)
     span = max(int(_WIDE * time) + 1 if math.isfinite(time) else 1, steps, 1)
     count = _count(span, resamples)
@@ -206,7 +208,10 @@ def perturbed_mixing_time(
     rougher than that of the raw process: at a level of 90% it covered the truth in 77% to 87% of trials with geometric
     and normal lengths. If lengths and mixing time are too long, the ends of the interval are NaN.
     """
+    check_lengths(lengths)
     check_level(level, LengthsError)
+    check_rng(rng, LengthsError)
+    episodes = whole_number("episodes", episodes, LengthsError)
     reach = int(1000 * lengths.mean) + 1
     time = mixing_time_or_never(lengths, tolerance, reach, perturbation)
     count = int(min(_PERTURBED_WORK / (lengths.longest * max(min(time, reach), 1)), 60))

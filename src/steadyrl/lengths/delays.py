@@ -21,13 +21,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from steadyrl.common.checks import as_numbers, check_rng, check_tolerance, whole_number
 from steadyrl.common.values import hash_values, same_values
 from steadyrl.errors import DelaysError
-from steadyrl.lengths.distribution import EpisodeLengths
+from steadyrl.lengths.distribution import LONGEST, EpisodeLengths, check_lengths
 from steadyrl.lengths.renewal import renewal_sequence
 from steadyrl.numerics.convolution import fftconvolve
 
 Array = NDArray[np.float64]
+
+_MOST_COPIES = 100_000_000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,8 +51,8 @@ class Delays:
     """Distribution of T for which the delays were designed; `for_same_step` needs it."""
 
     def __post_init__(self) -> None:
-        values = np.array(self.probabilities, dtype=float)
-        if values.ndim != 1 or len(values) < 2 or (values < 0).any() or abs(values.sum() - 1) > 1e-9:
+        values = as_numbers("probabilities", self.probabilities, DelaysError)
+        if values.ndim != 1 or len(values) < 2 or not (values >= 0).all() or abs(values.sum() - 1) > 1e-9:
             raise DelaysError(
                 f"delays need probabilities P(D = 0), P(D = 1), ..., that sum to 1; got shape {values.shape}, sum "
                 f"{float(values.sum())!r}"
@@ -104,14 +107,14 @@ class Delays:
 
     def draw(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Return n independent delays; `assign` spreads them more evenly, which matters with few copies."""
-        _check_copies(n)
-        return self._at(rng.random(n))
+        count = whole_number("the number of copies", n, DelaysError, most=_MOST_COPIES)
+        return self._at(check_rng(rng, DelaysError).random(count))
 
     def assign(self, n: int, *, rng: np.random.Generator | None = None) -> NDArray[np.int64]:
         """Return n delays at the quantiles (i + 1/2) / n, as evenly spread as possible; in random order with `rng`."""
-        _check_copies(n)
-        found = self._at((np.arange(n) + 0.5) / n)
-        return found if rng is None else rng.permutation(found)
+        count = whole_number("the number of copies", n, DelaysError, most=_MOST_COPIES)
+        found = self._at((np.arange(count) + 0.5) / count)
+        return found if rng is None else check_rng(rng, DelaysError).permutation(found)
 
     def _at(self, levels: Array) -> NDArray[np.int64]:
         edges = np.cumsum(self.probabilities)
@@ -132,16 +135,15 @@ def design_delays(lengths: EpisodeLengths, window: int | None = None, tolerance:
         >>> delays.window, round(delays.distance, 4)
         (198, 0.0091)
     """
-    check_lengths(lengths)
+    check_lengths(lengths, DelaysError)
     ages = stationary_ages(lengths)
     beyond = _beyond(ages)
     if window is None:
-        if not 0 < tolerance <= 1:
-            raise DelaysError(f"tolerance is {tolerance!r}; it must be a distance above 0 and at most 1")
+        check_tolerance(tolerance)
         window = max(int(np.argmax(beyond < tolerance)), 1)
-    elif isinstance(window, bool) or not isinstance(window, int | np.integer) or window < 1:
-        raise DelaysError(f"window is {window!r}; the longest delay is a whole number of steps, 1 or more")
-    window = int(min(window, lengths.longest))  # the distance is 0 there, so a longer window gains nothing
+    window = min(
+        whole_number("window", window, DelaysError), lengths.longest
+    )  # the distance is 0 there, so a longer window gains nothing
     inside = ages[: window + 1]
     probabilities = np.append(0.0, inside[:0:-1] / inside.sum())
     return Delays(probabilities, float(beyond[window]), lengths)
@@ -149,10 +151,8 @@ def design_delays(lengths: EpisodeLengths, window: int | None = None, tolerance:
 
 def uniform_delays(lengths: EpisodeLengths, window: int | None = None) -> Delays:
     """Return delays spread evenly over 1, ..., window; the default window is one average episode length."""
-    check_lengths(lengths)
-    size = int(np.ceil(lengths.mean)) if window is None else int(window)
-    if size < 1:
-        raise DelaysError(f"window is {window!r}; the longest delay is a whole number of steps, 1 or more")
+    check_lengths(lengths, DelaysError)
+    size = int(np.ceil(lengths.mean)) if window is None else whole_number("window", window, DelaysError, most=LONGEST)
     probabilities = np.append(0.0, np.full(size, 1 / size))
     return Delays(probabilities, delayed_distance(lengths, probabilities, 0)[0])
 
@@ -169,13 +169,14 @@ def _beyond(ages: Array) -> Array:
     return np.append(ages[::-1].cumsum()[::-1][1:], 0.0)
 
 
-def delayed_distance(lengths: EpisodeLengths, probabilities: Array, steps: int) -> Array:
+def delayed_distance(lengths: EpisodeLengths, probabilities: Array, steps: int, ends: Array | None = None) -> Array:
     """Return the phase distance d(0), ..., d(steps) of copies that started D steps before time 0, for random D.
 
-    d(t) = 1/2 sum_k |h(t - k) - 1/E[T]| P(T >= k), with h(s) = sum_D q(D) v(s + D).
+    d(t) = 1/2 sum_k |h(t - k) - 1/E[T]| P(T >= k), with h(s) = sum_D q(D) v(s + D). `ends` is
+    v(0), ..., v(window + steps), if it is already known.
     """
     window = len(probabilities) - 1
-    ends = renewal_sequence(lengths, window + steps)
+    ends = renewal_sequence(lengths, window + steps) if ends is None else ends
     # h at -window, ..., steps - 1: the start after a delay of D is at -D
     h = fftconvolve(ends, probabilities[::-1])[: window + steps] if window else ends[:steps]
     rate, n = 1 / lengths.mean, lengths.longest
@@ -196,12 +197,8 @@ def drawn_distance(lengths: EpisodeLengths, delays: Delays, num_envs: int) -> fl
     """Return the same distance for independently drawn delays, averaged over 20 draws."""
     rng = np.random.default_rng(0)
     found = [np.bincount(delays.draw(num_envs, rng), minlength=delays.window + 1) / num_envs for _ in range(20)]
-    return float(np.mean([delayed_distance(lengths, share, 0)[0] for share in found]))
-
-
-def _check_copies(n: int) -> None:
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-        raise DelaysError(f"the number of copies is {n!r}; it must be a whole number, 1 or more")
+    ends = renewal_sequence(lengths, delays.window)
+    return float(np.mean([delayed_distance(lengths, share, 0, ends)[0] for share in found]))
 
 
 def refuse_lengths(delays: object) -> None:
@@ -210,13 +207,4 @@ def refuse_lengths(delays: object) -> None:
         raise DelaysError(
             f"delays is EpisodeLengths (E[T] = {delays.mean:.6g}), which says how long episodes are, not when copies "
             "should start; give design_delays(lengths)"
-        )
-
-
-def check_lengths(lengths: EpisodeLengths) -> None:
-    """Say so, if these are bare numbers: whether they count the reset cannot be seen."""
-    if not isinstance(lengths, EpisodeLengths):
-        raise DelaysError(
-            f"lengths are {type(lengths).__name__}; give EpisodeLengths, for Gymnasium's counts "
-            "EpisodeLengths.from_gymnasium(counts) (they count T = l + 1)"
         )

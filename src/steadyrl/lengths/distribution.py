@@ -15,8 +15,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from steadyrl.common.checks import as_numbers, plain_array
 from steadyrl.common.values import hash_values, same_values
-from steadyrl.errors import LengthsError
+from steadyrl.errors import LengthsError, SteadyrlError
 
 Array = NDArray[np.float64]
 
@@ -50,7 +51,7 @@ class EpisodeLengths:
     probabilities: Array
 
     def __post_init__(self) -> None:
-        values = np.array(self.probabilities, dtype=float)
+        values = as_numbers("probabilities", self.probabilities, LengthsError)
         if values.ndim != 1 or not len(values):
             raise LengthsError(f"probabilities must be a list P(T = 0), P(T = 1), ...; got shape {values.shape}")
         bad = ~(np.isfinite(values) & (values >= 0))
@@ -90,7 +91,7 @@ class EpisodeLengths:
                 the remaining probability is put one step after it.
         """
         counts = as_gymnasium_lengths(lengths)
-        running = np.zeros(len(counts), dtype=bool) if censored is None else np.asarray(censored, dtype=bool)
+        running = np.zeros(len(counts), dtype=bool) if censored is None else _as_flags(censored)
         if running.shape != counts.shape:
             raise LengthsError(f"censored has shape {running.shape}, but there are {len(counts)} lengths")
         if running.all():
@@ -124,6 +125,8 @@ class EpisodeLengths:
     @classmethod
     def from_episodes(cls, episodes: HasLengths) -> EpisodeLengths:
         """Return the distribution of T in collected `Episodes`, which are all complete: nothing is censored."""
+        if not hasattr(episodes, "lengths"):
+            raise LengthsError(f"episodes is {type(episodes).__name__}, which has no lengths; give collected Episodes")
         return cls.from_gymnasium(episodes.lengths)
 
     @classmethod
@@ -170,9 +173,30 @@ class EpisodeLengths:
         return int(np.gcd.reduce(np.flatnonzero(self.probabilities)))
 
 
+def _as_flags(censored: ArrayLike) -> NDArray[np.bool_]:
+    values = plain_array("censored", censored, LengthsError)
+    if values.dtype != bool and not np.isin(values, (0, 1)).all():
+        raise LengthsError("censored must be a list of True and False, one for each length")
+    return values.astype(bool)
+
+
+def check_lengths(lengths: object, error: type[SteadyrlError] = LengthsError) -> None:
+    """Raise `error` unless these are EpisodeLengths: whether bare numbers count the reset cannot be told."""
+    if not isinstance(lengths, EpisodeLengths):
+        raise error(
+            f"lengths is {type(lengths).__name__}; give EpisodeLengths: EpisodeLengths.from_gymnasium(counts) for "
+            "Gymnasium's numbers of actions, or EpisodeLengths.from_file(path) for a log"
+        )
+
+
 def as_gymnasium_lengths(lengths: ArrayLike | Sequence[int]) -> NDArray[np.int64]:
     """Return Gymnasium's lengths as integers, or raise LengthsError naming the first that is not a whole number."""
-    values = np.asarray(lengths)
+    try:
+        values = plain_array("lengths", lengths, LengthsError)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, LengthsError):
+            raise
+        raise LengthsError(f"lengths must be a list of whole numbers ({error})") from error
     if values.ndim != 1 or not len(values):
         raise LengthsError(
             f"lengths must be a list with the number of actions of at least one episode; got shape {values.shape}"

@@ -123,7 +123,7 @@ def _read(file: Path, column: str | int | None) -> LoggedLengths:
 
 def _open(file: Path) -> io.BufferedReader:
     if str(file) == "-":
-        return io.BufferedReader(io.BytesIO(sys.stdin.buffer.read()))  # type: ignore[arg-type]  # any raw stream will do
+        return io.BufferedReader(io.BytesIO(sys.stdin.buffer.read()))
     return open(file, "rb")
 
 

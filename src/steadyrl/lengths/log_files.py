@@ -8,7 +8,7 @@ has few episodes, RLlib repeats earlier ones for smoothing, and only the new one
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -80,7 +80,7 @@ def _scalar(tensor: Any, name: str, where: str) -> float:
     return float(value.reshape(()))
 
 
-def _json_lines(stream: IO[str], where: str) -> Iterable[Any]:
+def _json_lines(stream: IO[str], where: str) -> Iterator[Any]:
     for number, line in enumerate(stream, start=2):
         if line.strip():
             try:

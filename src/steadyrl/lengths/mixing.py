@@ -70,7 +70,7 @@ class _Search:
                 kept.append(window[self.n + 1 :])
         if found is None and time < self.longest:
             found = self._search(np.concatenate(kept), time)
-        return math.inf if found is None or found > self.longest else float(found)
+        return math.inf if found is None or found > self.longest else found
 
     def _advance(self, window: Array) -> Array:
         """Return v(t - n), ..., v(t + block) from v(t - n), ..., v(t - 1)."""

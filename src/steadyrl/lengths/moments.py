@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from steadyrl.common.checks import as_numbers
 from steadyrl.common.detours import Perturbation
 from steadyrl.common.values import hash_values, same_values
 from steadyrl.errors import LengthsError
@@ -86,8 +87,14 @@ def marginal_moments(
         (3, 4)
     """
     groups = list(sums) if isinstance(sums, Sequence) else [sums]
-    when = np.atleast_1d(np.asarray(times, dtype=np.int64))
-    if not groups or when.ndim != 1 or not len(when) or when.min() < 1:
+    for group in groups:
+        if not isinstance(group, AgeSums):
+            raise LengthsError(
+                f"sums is {type(group).__name__}; give AgeSums, such as Episodes.ages, or a list of them"
+            )
+    given = np.atleast_1d(as_numbers("times", times, LengthsError))
+    when = given.astype(np.int64)
+    if not groups or when.ndim != 1 or not len(when) or when.min() < 1 or (when != given).any():
         raise LengthsError(
             f"times are {times!r}; they must be whole numbers, 1 or more, and there must be at least one group of sums"
         )

@@ -23,10 +23,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import check_tolerance
+from steadyrl.common.checks import check_tolerance, whole_number
 from steadyrl.common.detours import Perturbation
-from steadyrl.errors import LengthsError, MixingTimeError
-from steadyrl.lengths.distribution import EpisodeLengths
+from steadyrl.errors import LengthsError, MixingTimeError, PerturbationError
+from steadyrl.lengths.distribution import EpisodeLengths, check_lengths
 from steadyrl.lengths.mixing import block_size, raw_mixing_time
 from steadyrl.numerics.convolution import fftconvolve, recursion
 
@@ -36,6 +36,7 @@ _FILTER_WORK = 2e7  # multiplications up to which a plain recursion is faster th
 _TAIL = 1e-17  # the tail of the detour's distribution below this probability is left out
 _CHUNK = 1 << 16  # entries of a block of windows: they fit a core's cache
 _PRECISION = 1e-8  # a perturbed distance below it is replaced by its upper bound
+_MOST_STEPS = 100_000_000  # steps of a sequence that is returned
 _LONGEST = 1 << 26  # longest mixing time that is searched for, in steps
 
 
@@ -51,8 +52,7 @@ def renewal_sequence(lengths: EpisodeLengths, steps: int, perturbation: Perturba
         >>> renewal_sequence(EpisodeLengths([0, 0, 0.5, 0.5]), 5).tolist()
         [1.0, 0.0, 0.5, 0.5, 0.25, 0.5]
     """
-    if steps < 0:
-        raise LengthsError(f"steps is {steps}; it must be 0 or more")
+    steps = _check(lengths, steps, perturbation)
     cycle = lengths.probabilities
     if perturbation is not None:
         cycle = fftconvolve(cycle, _detour(perturbation, steps))
@@ -85,8 +85,7 @@ def phase_distance(lengths: EpisodeLengths, steps: int, perturbation: Perturbati
         >>> phase_distance(EpisodeLengths.from_gymnasium([3]), 6).tolist()  # T = 4, always: never
         [1.0, 0.75, 0.75, 0.75, 0.75, 0.75, 0.75]
     """
-    if steps < 0:
-        raise LengthsError(f"steps is {steps}; it must be 0 or more")
+    steps = _check(lengths, steps, perturbation)
     if perturbation is None:
         return _raw_distance(lengths, steps)
     return _Perturbed(lengths, perturbation, steps).distance()
@@ -114,7 +113,9 @@ def phase_mixing_time(
         >>> phase_mixing_time(EpisodeLengths.from_gymnasium([19, 199]))  # 20 or 200: CV 0.82, and yet never
         inf
     """
+    _check(lengths, 0, perturbation)
     check_tolerance(tolerance)
+    longest = whole_number("longest", longest, LengthsError)
     period = lengths.period
     if perturbation is not None:
         detours = np.flatnonzero(_detour(perturbation, 64 + len(perturbation.detour or ())))
@@ -128,7 +129,7 @@ def phase_mixing_time(
         time = _perturbed_mixing_time(lengths, tolerance, perturbation, longest)
     if math.isinf(time):
         raise MixingTimeError(
-            f"the phase distance is still above {tolerance} after {longest:,} steps ({longest / lengths.mean:.3g} "
+            f"the phase distance is still above {tolerance} after {longest} steps ({longest / lengths.mean:.3g} "
             "average episode lengths): in practice it never mixes; stagger or perturb the starts of episodes"
         )
     return time
@@ -167,8 +168,9 @@ def batch_distance(lengths: EpisodeLengths, n_steps: int, updates: int = 10) -> 
         >>> batch_distance(fixed, 5, 3).round(6).tolist(), batch_distance(fixed, 10, 2).round(6).tolist()
         ([0.5, 0.5, 0.5], [0.0, 0.0])
     """
-    if n_steps < 1 or updates < 1:
-        raise LengthsError(f"n_steps is {n_steps} and updates is {updates}; both must be 1 or more")
+    check_lengths(lengths)
+    n_steps, updates = whole_number("n_steps", n_steps, LengthsError), whole_number("updates", updates, LengthsError)
+    whole_number("n_steps x updates", n_steps * updates, LengthsError, most=_MOST_STEPS)
     n = lengths.longest
     ends = renewal_sequence(lengths, n_steps * updates)
     total = np.concatenate([np.zeros(n + 1), np.cumsum(ends)])  # entry s + n + 1: sum of v up to s
@@ -250,6 +252,17 @@ class _Perturbed:
         result[: min(len(tail), self.steps + 1)] = 0.5 * self.rate * tail[: self.steps + 1]
         result[1:] += 0.5 * _convolve(gap[:-1], survival[: self.steps])[: self.steps]
         return result
+
+
+def _check(lengths: EpisodeLengths, steps: int, perturbation: Perturbation | None) -> int:
+    """Return the number of steps, or raise if an argument of a public function cannot be used."""
+    check_lengths(lengths)
+    if perturbation is not None and not isinstance(perturbation, Perturbation):
+        raise PerturbationError(
+            f"perturbation is {type(perturbation).__name__}; give Perturbation(epsilon) or None, such as "
+            "Perturbation.for_average_episode_length(lengths.mean)"
+        )
+    return whole_number("steps", steps, LengthsError, least=0, most=_MOST_STEPS)
 
 
 def _detour(perturbation: Perturbation, steps: int) -> Array:

@@ -63,7 +63,7 @@ def read_text(stream: IO[str], where: str, column: str | int | None) -> LoggedLe
 
 def _opening(stream: IO[str]) -> tuple[list[str], str]:
     """Return the comments at the top of a file, and its first line after them."""
-    comments = []
+    comments: list[str] = []
     while line := _next_line(stream):
         if not line.startswith("#"):
             return comments, line
