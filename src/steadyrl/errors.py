@@ -36,6 +36,10 @@ class DelaysError(SteadyrlError):
     """The delays, the window or the number of environments cannot be used."""
 
 
+class StaggerError(SteadyrlError):
+    """What a stagger controller was given cannot be used."""
+
+
 class NotEpisodicError(SteadyrlError):
     """Definition 1 fails: no terminal states, or episodes that do not end."""
 

@@ -1,0 +1,281 @@
+"""`StaggerController`: decides, step by step, whose episode to truncate, so that the ages are as steady as they can be.
+
+A thin shell around the pure functions of `stagger_law`: it checks its arguments, makes room for older ages, and while
+the law is quiet it only writes down who ended, which takes a few microseconds a step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steadyrl.common.checks import check_seed, whole_number
+from steadyrl.errors import StaggerError
+from steadyrl.lengths.distribution import EpisodeLengths
+from steadyrl.live import stagger_law as law
+from steadyrl.live.phase import PhaseReport
+from steadyrl.live.stagger_law import Flags, StaggerState
+
+Array = NDArray[np.float64]
+
+_RARE = 3.09  # standard errors that a normal variable exceeds once in a thousand
+_MOST_GROUPS = 64
+
+
+class StaggerController:
+    """Staggers the episodes of environments that were reset together, at the theoretical bound at every step.
+
+    Nothing needs to be known beforehand: episode lengths are learnt from the environments themselves (Kaplan-Meier),
+    and a policy that changes is followed. On average an environment is truncated about ln(mean episode length) times in
+    its first episode, and hardly ever after it.
+
+    Args:
+        num_envs: number of environments.
+        same_step: whether environments are reset within the step that ends an episode (SAME_STEP, Stable-Baselines3).
+            Otherwise (NEXT_STEP) the step after an end is the reset.
+        seed: seed of the choice between environments of the same age; None takes another one every time.
+
+    Raises:
+        StaggerError: if an argument cannot be used.
+
+    Example:
+        >>> controller = StaggerController(6, same_step=True, seed=0)
+        >>> for _ in range(3):  # episodes last three steps, always
+        ...     cut = controller.step(controller.ages == 3)
+        >>> sorted(controller.ages.tolist())
+        [1, 1, 2, 2, 3, 3]
+    """
+
+    def __init__(self, num_envs: int, *, same_step: bool, seed: int | None = None) -> None:
+        self.num_envs = whole_number("num_envs", num_envs, StaggerError)
+        if not isinstance(same_step, bool | np.bool_):
+            raise StaggerError(
+                f"same_step is {same_step!r}; it must be True (resets happen within the step that ends an episode) or "
+                "False (the step after an end is the reset)"
+            )
+        self.same_step = bool(same_step)
+        self._rows = np.ones((law.LOOK, self.num_envs), dtype=np.int64)  # ages reached since the last look
+        self._ended = np.zeros((law.LOOK, self.num_envs), dtype=bool)
+        self._none = law.nobody(self.num_envs)
+        self._oldest, self._filled = 1, 0
+        self._ages: NDArray[np.int64] = np.ones(self.num_envs, dtype=np.int64)
+        self._restarting: Flags = self._none
+        self.reset(seed=int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed)
+
+    def reset(self, mask: Any = None, *, seed: int | None = None) -> None:
+        """Tell the controller that environments were reset from outside.
+
+        Args:
+            mask: which ones; None means all of them, so that they are in lockstep again.
+            seed: begin anew with this seed, as after the construction: lengths are forgotten, too.
+        """
+        if mask is not None:
+            flags = self._flags(mask, "mask")
+            self._ages[flags] = 1
+            self._restarting = self._restarting & ~flags
+            self._oldest = int(self._ages.max())
+            return
+        if seed is not None:
+            self._remember(law.init(self.num_envs, seed=check_seed(seed, StaggerError)))
+            self._filled = 0
+        self._fold()
+        self._remember(self._state._replace(active=True, carry=0.0))
+        self._ages = np.ones(self.num_envs, dtype=np.int64)
+        self._restarting = self._none
+        self._oldest = 1
+        self._any_restarting = False
+
+    def step(self, done: Any) -> Flags:
+        """Take in one step of all environments; return whose episode to truncate in it.
+
+        Args:
+            done: whose episode ended by itself in this step (terminated, or truncated by the time limit).
+
+        Returns:
+            Booleans, one for each environment; never True for one whose episode has just ended, nor, with NEXT_STEP,
+            for one that is being reset in this step.
+        """
+        done = self._flags(done, "done")
+        if not self.same_step:
+            self._ages += 1
+            self._oldest += 1
+            if self._any_restarting:
+                if done[self._restarting].any():
+                    raise StaggerError(
+                        f"environments {np.flatnonzero(done & self._restarting).tolist()} ended in the step of their "
+                        "reset; an episode has at least one action"
+                    )
+                self._ages[self._restarting] = 1
+                self._oldest = int(self._ages.max())
+        self._rows[self._filled] = self._ages
+        self._ended[self._filled] = done
+        self._filled += 1
+        ends = int(np.count_nonzero(done))
+        self._time += 1
+        self._natural_ends += ends
+        # `law.looks`, with what it needs at hand
+        if self._active or self._time % law.LOOK == 0 or self._oldest > self._known or ends > self._most_ends:
+            cut = self._decide(done)
+            if cut.any():
+                self._advance(done | cut, 1)
+                return cut
+        else:
+            cut = law.nobody(self.num_envs)
+        self._advance(done, ends)
+        return cut
+
+    def _decide(self, done: Flags) -> Flags:
+        self._fold()
+        state, cut = law.decide(self._state, self._ages, done, self._restarting, same_step=self.same_step)
+        self._remember(state)
+        return cut
+
+    def _remember(self, state: StaggerState) -> None:
+        """Keep a state, and what every step needs of it at hand."""
+        self._state = state
+        self._time, self._natural_ends = state.time, state.natural_ends
+        self._active, self._known, self._most_ends = state.active, state.known, law.most_ends(state)
+
+    def _advance(self, over: Flags, ends: int) -> None:
+        if not self.same_step:
+            self._restarting = over.copy() if ends else self._none
+            self._any_restarting = bool(ends)
+            return
+        self._ages += 1
+        self._oldest += 1
+        if ends:
+            self._ages[over] = 1
+            self._oldest = int(self._ages.max())
+
+    def _fold(self) -> None:
+        """Count what was written down since the last look, and make room for the ages seen."""
+        rows, ended = self._rows[: self._filled], self._ended[: self._filled]
+        self._state = law.with_room(self._state, self._oldest + 2)
+        size = len(self._state.new_visits)
+        self._state = self._state._replace(
+            new_visits=self._state.new_visits + law.count(rows.ravel(), size),
+            new_ends=self._state.new_ends + law.count(rows[ended], size),
+            new_steps=self._state.new_steps + self._filled,
+            time=self._time,
+            natural_ends=self._natural_ends,
+        )
+        self._filled = 0
+
+    def _flags(self, flags: Any, name: str) -> Flags:
+        if isinstance(flags, np.ndarray) and flags.dtype == np.bool_ and flags.shape == (self.num_envs,):
+            return flags
+        try:
+            values = np.asarray(flags)
+        except (TypeError, ValueError) as error:
+            raise StaggerError(f"{name} cannot be read as an array of booleans ({error})") from error
+        if values.shape != (self.num_envs,):
+            raise StaggerError(
+                f"{name} has shape {values.shape}; for {self.num_envs} environments it must be ({self.num_envs},)"
+            )
+        if values.dtype.kind not in "biuf" or not np.isin(values, (0, 1)).all():
+            raise StaggerError(f"{name} is {flags!r}; it must hold booleans, one for each environment")
+        return values.astype(bool)
+
+    @property
+    def ages(self) -> NDArray[np.int64]:
+        """The age of the state that each environment is in: 1 after a reset."""
+        return self._ages.copy()
+
+    @property
+    def restarting(self) -> Flags:
+        """Which environments are reset by their next step (NEXT_STEP only)."""
+        return self._restarting.copy()
+
+    @property
+    def cuts(self) -> int:
+        """Truncations so far, over all environments."""
+        return self._state.cuts
+
+    @property
+    def active(self) -> bool:
+        """Whether environments are being brought to steady state; False while nobody needs to be truncated."""
+        return self._state.active
+
+    @property
+    def lengths(self) -> EpisodeLengths | None:
+        """The distribution of T of recent episodes, running ones included (Kaplan-Meier); None before the first end.
+
+        What is not known to end is put one step after the longest age seen.
+        """
+        self._fold()
+        state = law.learn(self._state)
+        if not state.ends[-1].sum() > 0:
+            return None
+        survival = state.survival[: state.known + 2]
+        probabilities = np.append(np.maximum(-np.diff(survival[1:]), 0.0), survival[-1])
+        return EpisodeLengths(np.concatenate([np.zeros(1 + int(self.same_step)), probabilities / probabilities.sum()]))
+
+    @property
+    def phase(self) -> PhaseReport:
+        """How far the ages of this moment are from the steady state, as far as lengths are known."""
+        self._fold()
+        state = law.learn(self._state)
+        steps = state.time * self.num_envs
+        ends = state.natural_ends
+        if not state.ends[-1].sum() > 0:
+            return PhaseReport(math.nan, math.nan, math.inf, steps, ends, False, 1.0)
+        survival, known = state.survival, state.known
+        mean = float(survival[: known + 1].sum())
+        distance, noise = _grouped_distance(self._ages, survival[: known + 1] / mean)
+        unresolved = float(survival[known + 1])
+        locked = distance > max(noise, 0.01) and unresolved <= 0.05
+        verdict: Any = "in lockstep" if locked else "at steady state" if unresolved <= 0.05 else "cannot tell yet"
+        length = mean + unresolved + self.same_step
+        return PhaseReport(distance, noise, length, steps, ends, locked, unresolved, verdict)
+
+    def state(self) -> dict[str, Any]:
+        """Return all that a controller made anew needs to go on from here (`restore`), as arrays."""
+        self._fold()
+        found = {name: np.asarray(value) for name, value in self._state._asdict().items()}
+        return found | {"ages": self._ages.copy(), "restarting": self._restarting.copy()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned.
+
+        Raises:
+            StaggerError: if the state is not that of a controller of as many environments.
+        """
+        missing = [name for name in StaggerState._fields if name not in state]
+        if missing or np.shape(state["ages"]) != (self.num_envs,):
+            raise StaggerError(
+                f"this is not the state of a controller of {self.num_envs} environments"
+                + (f"; {', '.join(missing)} is missing" if missing else f": ages have shape {np.shape(state['ages'])}")
+            )
+        kinds: dict[str, Any] = {"known": int, "active": bool, "time": int, "cuts": int, "natural_ends": int}
+        kinds |= {"seed": int, "new_steps": float, "carry": float, "distance": float}
+        self._remember(StaggerState(**{name: kinds.get(name, np.array)(state[name]) for name in StaggerState._fields}))
+        self._ages = np.array(state["ages"], dtype=np.int64)
+        self._restarting = np.array(state["restarting"], dtype=bool)
+        self._any_restarting = bool(self._restarting.any())
+        self._oldest = int(self._ages.max())
+        self._filled = 0
+
+
+def _grouped_distance(ages: NDArray[np.int64], share: Array) -> tuple[float, float]:
+    """Return the distance of N ages from the stationary ones without what chance adds, and what chance alone reaches.
+
+    Ages are put into about N / 4 groups of equal stationary share. N independent environments at steady state show a
+    total variation of about sqrt(G / (2 pi N)) in G groups; squares add.
+    """
+    n = len(ages)
+    groups = min(max(n // 4, 2), _MOST_GROUPS, max(len(share) - 1, 1))
+    middle = np.cumsum(share) - share / 2
+    group = np.minimum((middle * groups).astype(np.int64), groups - 1)
+    counts = law.count(ages, len(share) + 1)
+    found = np.bincount(group, counts[:-1], minlength=groups) / n
+    wanted = np.bincount(group, share, minlength=groups)
+    apart = 0.5 * (float(np.abs(found - wanted).sum()) + float(counts[-1]) / n)
+    spread = np.sqrt(wanted * (1 - wanted) / n)
+    floor = 0.5 * math.sqrt(2 / math.pi) * float(spread.sum())
+    scatter = 0.5 * math.sqrt(1 - 2 / math.pi) * float(np.sqrt((spread**2).sum()))
+    distance = math.sqrt(max(0.0, apart**2 - floor**2))
+    return distance, math.sqrt(max((floor + _RARE * scatter) ** 2 - floor**2, 0.0))
