@@ -40,12 +40,12 @@ def one(optimiser: Any, factor: bool, seed: int) -> dict[str, Any]:
     rate = RATES[optimiser][factor]
     settings = Settings(
         steps=STEPS,
-        copies=16,
+        num_envs=16,
         seed=seed,
         optimiser=optimiser,
         learning_rate=rate,
         learning_rate_decay="none",
-        average_episode_length=factor,
+        episode_length_factor=factor,
         workers=1,
     )
     history = train("CartPole-v1", settings).history

@@ -36,10 +36,9 @@ from steadyrl.environments.codecs import action_codec, observation_codec
 from steadyrl.environments.sources import as_source, describe
 from steadyrl.policies.modules import NetworkModule
 from steadyrl.sspg.critic import Critic
-from steadyrl.sspg.drawing import see
-from steadyrl.sspg.learner import make_optimiser
-from steadyrl.sspg.online import Online
 from steadyrl.sspg.returns import lambda_advantages
+from steadyrl.sspg.stream import Stream
+from steadyrl.sspg.update import as_seen, make_optimiser
 
 BUDGET, REPEATS, DISCOUNT = 4096, 60, 0.99
 TRACES = (0.95, 0.8, 0.0)
@@ -96,7 +95,7 @@ def districts(seed: int = 1) -> tuple[LearningProcess, Any]:
 
 
 def simulate(process: LearningProcess, pi: Any, states: Any, steps: int, rng: np.random.Generator) -> tuple[Any, Any]:
-    """Return states [steps + 1, K] and actions [steps, K] of copies that begin in these states."""
+    """Return states [steps + 1, K] and actions [steps, K] of environments that begin in these states."""
     edges = np.cumsum(np.array([matrix.toarray() for matrix in process.transitions]), axis=2)
     choices = np.cumsum(pi, axis=1)
     seen, taken = [states], []
@@ -138,7 +137,7 @@ def finite_process() -> list[dict[str, Any]]:
         return stream(states, 16, values, 1.0, trace)[0]
 
     def a2c() -> Any:
-        states, found = np.zeros(16, dtype=np.int64), []  # all copies begin together
+        states, found = np.zeros(16, dtype=np.int64), []  # all environments start together
         for _ in range(BUDGET // 80):
             estimate, states = stream(states, 5, discounted, DISCOUNT)
             found.append(estimate)
@@ -179,7 +178,7 @@ class Pole:
     """A policy that has learnt a little, its critics, and ways to estimate its gradient."""
 
     def __init__(self) -> None:
-        self.policy: NetworkModule = train("CartPole-v1", Settings(steps=15_000, copies=8, workers=1)).policy
+        self.policy: NetworkModule = train("CartPole-v1", Settings(steps=15_000, num_envs=8, workers=1)).policy
         self.source = as_source("CartPole-v1")
         found = describe(self.source)
         self.seen, self.acted = observation_codec(found.observation_space), action_codec(found.action_space)
@@ -197,11 +196,11 @@ class Pole:
             nothing = np.zeros((len(rewards) + 1, 1))
             returns.append(discounted_advantages(rewards[:, None], nothing, _last(rewards), gamma)[:, 0])
         critic = Critic(self.seen.size, 500 if gamma == 1 else None, rng=self.rng)
-        inputs = critic.inputs(see(np.concatenate(rows), self.policy), np.concatenate(ages))
+        inputs = critic.inputs(as_seen(np.concatenate(rows), self.policy), np.concatenate(ages))
         goal = np.concatenate(returns)
-        line = critic.line_through(inputs, goal)
-        apart = goal - critic.on_line(inputs, line)
-        critic.fit(inputs, apart, make_optimiser(critic, "adam", 1e-3), 3, line=line, rng=self.rng)
+        line = critic.baseline.through(critic.time_left(inputs), goal)
+        optimiser = make_optimiser(critic, "adam", 1e-3)
+        critic.fit(inputs, goal, optimiser, 3, line=line, bootstrapped=False, rng=self.rng)
         return critic
 
     def gradient(self, features: Any, actions: Any, weights: Any) -> Any:
@@ -214,13 +213,13 @@ class Pole:
     def values(self, gamma: float, rows: Any, ages: Any) -> Any:
         """Return a critic's values, in the shape of the ages."""
         critic = self.critics[gamma]
-        flat = see(rows.reshape(-1, rows.shape[-1]), self.policy)
+        flat = as_seen(rows.reshape(-1, rows.shape[-1]), self.policy)
         return critic.values(critic.inputs(flat, ages.reshape(-1))).reshape(ages.shape)
 
-    def stream(self, copies: int, cure: Any, seed: int) -> Online:
-        """Return copies that never stop."""
-        settings = Settings(copies=copies, cure=cure, seed=seed, steps_per_update=16, workers=1, restart_every=10**9)
-        return Online(self.source, "envpool", self.seen, self.acted, settings)
+    def stream(self, num_envs: int, cure: Any, seed: int) -> Stream:
+        """Return environments that never stop."""
+        settings = Settings(num_envs=num_envs, cure=cure, seed=seed, n_steps=16, workers=1, restart_every=10**9)
+        return Stream(self.source, "envpool", self.seen, self.acted, settings)
 
     def from_batch(self, batch: Any, gamma: float, trace: float = 1.0) -> Any:
         """Return the gradient from a few steps: ours for gamma = 1, A2C's below."""
@@ -232,7 +231,7 @@ class Pole:
         else:
             advantages = discounted_advantages(batch.rewards, values, ends)
         used = batch.alive
-        features = see(batch.rows[:-1][used], self.policy)
+        features = as_seen(batch.rows[:-1][used], self.policy)
         return self.gradient(features, batch.actions[used], advantages[used]) / used.sum()
 
     def reinforce(self, episodes: int, seed: int, *, baseline: bool) -> Any:
@@ -246,7 +245,7 @@ class Pole:
             rows.append(observations[:-1])
             actions.append(taken)
             weights.append(to_go - (self.values(1.0, observations[:-1], ages) if baseline else 0.0))
-        features = see(np.concatenate(rows), self.policy)
+        features = as_seen(np.concatenate(rows), self.policy)
         total = self.gradient(features, np.concatenate(actions), np.concatenate(weights))
         return total / episodes
 
@@ -268,10 +267,10 @@ def cartpole() -> list[dict[str, Any]]:
     steady.close()
     a2c = []
     for i in range(REPEATS):
-        copies = pole.stream(16, "none", 100 + i)
-        few = [pole.from_batch(copies.draw(pole.policy.numpy(), 5), DISCOUNT) for _ in range(BUDGET // 80)]
+        envs = pole.stream(16, "none", 100 + i)
+        few = [pole.from_batch(envs.draw(pole.policy.numpy(), 5), DISCOUNT) for _ in range(BUDGET // 80)]
         a2c.append(np.mean(few, axis=0))
-        copies.close()
+        envs.close()
     makers: dict[str, Any] = {
         f"SSPG, lambda {trace:g}": [pole.from_batch(batch, 1.0, trace) for batch in batches] for trace in TRACES
     }

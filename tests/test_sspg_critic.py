@@ -6,10 +6,10 @@ import torch
 
 from steadyrl.errors import TrainingError
 from steadyrl.sspg.critic import Critic
-from steadyrl.sspg.learner import make_optimiser
-from steadyrl.sspg.line import Line
+from steadyrl.sspg.measured_baseline import Line, MeasuredBaseline
+from steadyrl.sspg.recent_episodes import RecentEpisodes
 from steadyrl.sspg.returns import lambda_advantages
-from steadyrl.sspg.streams import RunningLength
+from steadyrl.sspg.update import make_optimiser
 
 
 def data(rng, count=2000, horizon=1000):
@@ -27,9 +27,9 @@ def test_predictions_stay_when_mean_and_deviation_move(horizon):
     features, ages, returns = data(rng)
     inputs = critic.inputs(features, ages)
     critic.rescale(inputs, returns)
-    before, unit = critic.values(inputs), critic.apart()
+    before, unit = critic.values(inputs), critic.scale()
     critic.rescale(inputs, 5 * returns - 100 + (ages if horizon else 0))
-    assert critic.apart() != unit
+    assert critic.scale() != unit
     np.testing.assert_allclose(critic.values(inputs), before, rtol=1e-4, atol=1e-3)
 
 
@@ -40,8 +40,8 @@ def test_what_an_observation_is_worth_is_learnt_beside_a_far_larger_trend():
     for _ in range(20):
         features, ages, returns = data(rng)
         inputs = critic.inputs(features, ages)
-        line = critic.line_through(inputs, returns)
-        loss = critic.fit(inputs, returns - critic.on_line(inputs, line), optimiser, 4, line=line, rng=rng)
+        line = critic.baseline.through(critic.time_left(inputs), returns)
+        loss = critic.fit(inputs, returns, optimiser, 4, line=line, bootstrapped=False, rng=rng)
     features, ages, returns = data(rng)
     expected = 0.7 * (1001 - ages) + 3 * features[:, 0]
     assert np.abs(critic.values(critic.inputs(features, ages)) - expected).mean() < 0.5  # of a deviation of 200
@@ -51,7 +51,7 @@ def test_what_an_observation_is_worth_is_learnt_beside_a_far_larger_trend():
 def test_values_do_not_run_away_from_what_is_measured():
     """Eight steps an update, and every return ends with the critic's own prediction: so its level must be measured."""
     rng, horizon, copies = np.random.default_rng(3), 200, 16
-    critic, running = Critic(1, horizon, rng=rng), RunningLength(copies, horizon)
+    critic, running = Critic(1, horizon, rng=rng), RecentEpisodes(copies, horizon)
     optimiser = make_optimiser(critic, "adam", 1e-3)
     ages, paid = rng.integers(1, horizon + 1, copies), 1.0
     for update in range(300):
@@ -70,8 +70,8 @@ def test_values_do_not_run_away_from_what_is_measured():
         running.add(states[1:], over, rewards)
         used = alive.ravel()
         kept = inputs[: len(used)][used]
-        apart = returns.ravel()[used] - critic.on_line(kept)
-        critic.fit(kept, apart, optimiser, 4, line=running.line, rng=rng)
+        line = critic.baseline.of_stream(running)
+        critic.fit(kept, returns.ravel()[used], optimiser, 4, line=line, rng=rng)
         ages = states[-1]
     old = np.arange(1, horizon + 1)
     found = critic.values(critic.inputs(np.zeros((horizon, 1)), old))
@@ -80,22 +80,25 @@ def test_values_do_not_run_away_from_what_is_measured():
 
 
 def test_the_line_is_the_reward_per_step_while_every_episode_goes_to_its_limit():
-    running, horizon = RunningLength(4, 10), 10
+    running, horizon = RecentEpisodes(4, 10), 10
+    baseline = MeasuredBaseline(horizon)
     ages = np.tile(np.arange(2, 12)[:, None], (1, 4))
     over = ages == horizon + 1
     reset = (np.ones((1, 4), dtype=np.int64), np.zeros((1, 4), dtype=bool), np.zeros((1, 4)))
     for _ in range(3):
         running.add(ages, over, np.full((10, 4), 2.0))
         running.add(*reset)
-    assert running.line == Line(0.0, pytest.approx(2.0))  # and not 20/11: resets are no steps of an episode
+    assert baseline.of_stream(running) == Line(
+        0.0, pytest.approx(2.0)
+    )  # and not 20/11: resets are no steps of an episode
     early = np.zeros((10, 4), dtype=bool)
     early[3, 0] = True
     running.add(ages, over | early, np.full((10, 4), 2.0))
-    assert running.line.end != 0.0
+    assert baseline.of_stream(running).end != 0.0
     for _ in range(12):  # episodes of each copy, after which it is forgotten
         running.add(*reset)
         running.add(ages, over, np.full((10, 4), 3.0))
-    assert running.line == Line(0.0, pytest.approx(3.0, abs=1e-6))
+    assert baseline.of_stream(running) == Line(0.0, pytest.approx(3.0, abs=1e-6))
 
 
 def stream(running, rng, copies, horizon, ends, rewards):
@@ -114,13 +117,13 @@ def stream(running, rng, copies, horizon, ends, rewards):
 def test_where_some_episodes_end_by_themselves_a_step_left_is_worth_a_reward_to_those_that_do_not():
     """Lengths are geometric up to a limit, rewards depend on the age: what is expected is a sum."""
     horizon, end = 50, 0.03
-    running = RunningLength(400, horizon)
+    running = RecentEpisodes(400, horizon)
     stream(running, np.random.default_rng(4), 400, horizon, lambda ages: end, lambda ages: 1 + 0.1 * ages)
     a = np.arange(1, horizon + 1)
     alive, rewards = (1 - end) ** (a - 1), 1 + 0.1 * a
     promise = np.cumsum((alive * rewards)[::-1])[::-1] / alive
     share = horizon * alive[-1] / alive.sum()  # P(the limit is reached | alive at a) is alive[-1] / alive[a]
-    line = running.line
+    line = MeasuredBaseline(horizon).of_stream(running)
     assert 0.4 < share < 0.5
     assert line.share == pytest.approx(share, rel=0.05)
     assert line.rate == pytest.approx(share * np.average(rewards, weights=alive), rel=0.05)
@@ -132,10 +135,11 @@ def test_where_some_episodes_end_by_themselves_a_step_left_is_worth_a_reward_to_
 def test_where_every_episode_ends_by_itself_the_steps_left_are_worth_nothing():
     """All end at age 20 or 21, so the return falls with the age: by the fault of the states, which must be seen."""
     horizon = 50
-    running = RunningLength(400, horizon)
+    running = RecentEpisodes(400, horizon)
     stream(running, np.random.default_rng(5), 400, horizon, lambda ages: (ages >= 20) / 2, lambda ages: 1.0 + 0 * ages)
-    assert (running.line.rate, running.line.share) == (0.0, 0.0)
-    assert running.line.end == pytest.approx(10.5, rel=0.05)  # half of 20 or so
+    line = MeasuredBaseline(horizon).of_stream(running)
+    assert (line.rate, line.share) == (0.0, 0.0)
+    assert line.end == pytest.approx(10.5, rel=0.05)  # half of 20 or so
 
 
 def test_the_network_sees_the_time_left_as_far_as_it_matters():
@@ -143,16 +147,16 @@ def test_the_network_sees_the_time_left_as_far_as_it_matters():
     critic, rows = Critic(1, 100, rng=rng), np.zeros((2, 1))
     optimiser = make_optimiser(critic, "adam", 1e-3)
     early_and_late = critic.inputs(rows, np.array([1, 100]))
-    for share, apart in ((1.0, True), (0.0, False)):
+    for share, differ in ((1.0, True), (0.0, False)):
         critic.fit(early_and_late, np.array([1.0, 3.0]), optimiser, 1, line=Line(0.0, 0.0, share), rng=rng)
         early, late = critic.values(early_and_late)
-        assert (early != late) == apart
+        assert (early != late) == differ
 
 
 def test_without_a_time_limit_there_is_no_line():
-    running = RunningLength(2)
+    running = RecentEpisodes(2)
     running.add(np.full((3, 2), 2), np.zeros((3, 2), dtype=bool), np.ones((3, 2)))
-    assert running.line is None
+    assert MeasuredBaseline(None).of_stream(running) is None
 
 
 def test_predictions_take_the_measured_line_over():
@@ -162,7 +166,7 @@ def test_predictions_take_the_measured_line_over():
     left = np.arange(100, 0, -1)
     critic.fit(inputs, np.zeros(100), optimiser, 1, line=Line(5.0, 7.0), rng=rng)
     before = critic.values(inputs)
-    critic.fit(inputs, before - critic.on_line(inputs), optimiser, 1, line=Line(3.0, 9.0), rng=rng)
+    critic.fit(inputs, before, optimiser, 1, line=Line(3.0, 9.0), rng=rng)
     np.testing.assert_allclose(critic.values(inputs) - before, 2.0 * left - 2.0, atol=1.0)
 
 

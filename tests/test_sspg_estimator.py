@@ -31,7 +31,7 @@ from steadyrl.environments.codecs import action_codec, observation_codec
 from steadyrl.errors import LengthsError, PolicyError
 from steadyrl.exact import gallery
 from steadyrl.policies.modules import CategoricalPolicy, SoftmaxTable
-from steadyrl.sspg.streams import RunningLength
+from steadyrl.sspg.recent_episodes import RecentEpisodes
 
 SIGMAS = 5.0
 
@@ -76,7 +76,7 @@ def test_the_estimate_is_the_true_gradient_and_without_the_factor_off_by_exactly
     truth = policy_gradient(process, logits)
     agree(found, truth)
     assert np.linalg.norm(found.standard_error) < 0.25 * np.linalg.norm(truth)  # or the comparison would say little
-    without = steady_state_gradient(policy, samples, length, with_average_episode_length=False)
+    without = steady_state_gradient(policy, samples, length, episode_length_factor=False)
     np.testing.assert_allclose(without.vector * (length - 1), found.vector, rtol=1e-12)
     np.testing.assert_allclose(without.standard_error * (length - 1), found.standard_error, rtol=1e-12)
     assert length - 1 > 1.4  # the factor is felt: without it the estimate is far off
@@ -160,7 +160,7 @@ def test_a_constant_discount_biases_the_direction_by_what_classic_gradient_says(
     gamma = 0.5
     length = average_episode_length(process, softmax_policy(logits))
     policy, samples = discounted_samples(process, logits, gamma, 6_000)
-    found = steady_state_gradient(policy, samples, length, with_average_episode_length=False)
+    found = steady_state_gradient(policy, samples, length, episode_length_factor=False)
     discount = gamma * ~process.terminal
     classic = classic_gradient(process, logits, discount)
     # The classic average is over all states, and terminal ones, a share 1/E[T], add nothing.
@@ -265,7 +265,7 @@ def test_copies_that_agree_by_chance_do_not_make_the_interval_a_point():
 def test_cutting_episodes_short_does_not_lengthen_them():
     # T = 10 always; half of the copies are cut now and then, which takes ends away but not steps.
     rng = np.random.default_rng(1)
-    running, age = RunningLength(8), np.ones(8, dtype=np.int64)
+    running, age = RecentEpisodes(8), np.ones(8, dtype=np.int64)
     restart = np.zeros(8, dtype=bool)
     steps = ends_seen = 0
     for _ in range(60):

@@ -24,6 +24,7 @@ from steadyrl.errors import PolicyError, RolloutError, TrainingError
 from steadyrl.exact import gallery
 from steadyrl.policies.files import load_policy
 from steadyrl.policies.modules import SoftmaxTable, make_policy
+from steadyrl.sspg.online import OnlineSampler
 from steadyrl.sspg.returns import lambda_advantages
 
 FILES = ("checkpoint.npz", "policy.safetensors", "history.csv")
@@ -33,7 +34,7 @@ def contents(folder):
     return {name: (folder / name).read_bytes() for name in FILES}
 
 
-SMALL = {"copies": 4, "steps_per_update": 8, "backend": "serial"}
+SMALL = {"num_envs": 4, "n_steps": 8, "backend": "serial"}
 
 
 @pytest.mark.parametrize("environment", ["CartPole-v1", "FrozenLake-v1", "Pendulum-v1"])
@@ -50,7 +51,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path, environment):
 def test_a_resumed_run_gives_the_same_bytes(tmp_path, method):
     # restart_every: copies are made anew before, between and after the interruptions
     how = {"method": method, "restart_every": 200, "diagnosis_episodes": 40, **SMALL}
-    how |= {"copies": 100, "steps_per_update": 1} if method == "fresh" else {}
+    how |= {"num_envs": 100, "n_steps": 1} if method == "fresh" else {}
     settings = Settings(updates=25 if method == "online" else 6, **how)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train("CartPole-v1", settings, out=whole)
@@ -82,7 +83,7 @@ class Stop:
 
 
 def test_killed_at_a_random_moment_it_goes_on_to_the_same_bytes(tmp_path):
-    options = ["--updates", "80", "--copies", "4", "--steps-per-update", "16", "--backend", "serial"]
+    options = ["--updates", "80", "--num-envs", "4", "--n-steps", "16", "--backend", "serial"]
     options += ["--checkpoint-every", "0.02"]
     command = [sys.executable, "-m", "steadyrl", "train", "CartPole-v1", *options, "--out"]
     subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True, timeout=120)
@@ -119,7 +120,7 @@ def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on(tmp_path):
         "CartPole-v1",
         "--out",
         str(tmp_path / "run"),
-        "--copies",
+        "--num-envs",
         "4",
     ]
     command += ["--backend", "serial", "--steps", "100000000"]
@@ -140,9 +141,9 @@ def _take_interrupts():
 
 
 def test_it_learns_cartpole():
-    settings = Settings(steps=40_000, copies=8, backend="serial", seed=1)
+    settings = Settings(steps=40_000, num_envs=8, backend="serial", seed=1)
     trained = train("CartPole-v1", settings)
-    found = evaluate(trained.policy, "CartPole-v1", 50, deterministic=True, backend="serial")
+    found = evaluate("CartPole-v1", trained.policy, 50, deterministic=True, backend="serial")
     assert found.mean_return.value > 300  # uniform: 22
     assert trained.history["average_episode_length"][-1] > 100
 
@@ -150,13 +151,13 @@ def test_it_learns_cartpole():
 def test_fresh_and_monte_carlo_learn_too():
     process, _ = gallery.two_terminals(win=1.0, loss=0.0)
     for how in (
-        {"method": "fresh", "updates": 25, "copies": 200, "diagnosis_episodes": 50},
-        {"returns": "monte-carlo", "updates": 25, "copies": 16, "steps_per_update": 16},
+        {"method": "fresh", "updates": 25, "num_envs": 200, "diagnosis_episodes": 50},
+        {"returns": "monte-carlo", "updates": 25, "num_envs": 16, "n_steps": 16},
     ):
         settings = Settings(learning_rate=0.03, backend="serial", **how)
         trained = train(process.with_time_limit(6), settings)
         assert trained.history["return"][0] < 0.7
-        assert evaluate(trained.policy, process.with_time_limit(6), 200, backend="serial").mean_return.value > 0.9
+        assert evaluate(process.with_time_limit(6), trained.policy, 200, backend="serial").mean_return.value > 0.9
 
 
 def test_the_factor_is_felt_by_sgd_and_not_by_adam():
@@ -164,7 +165,7 @@ def test_the_factor_is_felt_by_sgd_and_not_by_adam():
     for optimiser in ("sgd", "adam"):
         for factor in (True, False):
             how = {"optimiser": optimiser, "learning_rate": 1e-5, "learning_rate_decay": "none", "baseline": "none"}
-            settings = Settings(updates=1, average_episode_length=factor, normalise_observations=False, **SMALL, **how)
+            settings = Settings(updates=1, episode_length_factor=factor, normalise_observations=False, **SMALL, **how)
             trained = train("CartPole-v1", settings)
             moved = torch.cat([p.detach().ravel() for p in trained.policy.parameters()])
             lengths[optimiser, factor] = moved.double().numpy(), trained.history["average_episode_length"][0]
@@ -177,9 +178,6 @@ def test_the_factor_is_felt_by_sgd_and_not_by_adam():
 
 
 def first_weights():
-    from steadyrl.environments.codecs import action_codec, observation_codec
-    from steadyrl.policies.modules import make_policy
-
     env = gymnasium.make("CartPole-v1")
     policy = make_policy(observation_codec(env.observation_space), action_codec(env.action_space), seed=0)
     return torch.cat([p.detach().ravel() for p in policy.parameters()]).double().numpy()
@@ -204,31 +202,21 @@ def test_lambda_returns_by_their_definition():
 
 @pytest.mark.parametrize(("truncation", "beyond"), [("terminal", 0.0), ("bootstrap", 7.0)])
 def test_a_time_limit_is_an_end_or_is_bootstrapped(truncation, beyond):
-    from types import SimpleNamespace
-
-    from steadyrl.environments.codecs import action_codec, observation_codec
-    from steadyrl.environments.sources import as_source, describe
-    from steadyrl.policies.modules import make_policy
-    from steadyrl.sspg.drawing import OnlineDrawing, Scene
-
     source = as_source(Clock)
     found = describe(source)
     seen, acted = observation_codec(found.observation_space), action_codec(found.action_space)
-    settings = Settings(copies=2, steps_per_update=12, truncation=truncation, trace=1.0, cure="none", backend="serial")
-    drawing = OnlineDrawing(Scene(source, found, seen, acted), settings)
-    critic = SimpleNamespace(
-        inputs=lambda features, ages: features,
-        values=lambda inputs: np.full(len(inputs), 7.0),
-        on_line=lambda inputs: 0.5,
-    )
-    drawn = drawing.draw(SimpleNamespace(policy=make_policy(seen, acted), critic=critic), 0)
-    drawing.close()
+    settings = Settings(num_envs=2, n_steps=12, truncation=truncation, trace=1.0, cure="none", backend="serial")
+    sampler = OnlineSampler(source, found, seen, acted, settings)
+    batch = sampler.draw(make_policy(seen, acted), 0)
+    sampler.close()
+    returns, advantages = batch.returns(np.full(len(batch.observations), 7.0))
     # Two whole episodes of five actions, each followed by a reset that is left out.
     to_go = np.repeat(np.tile([5.0, 4.0, 3.0, 2.0, 1.0], 2), 2) + beyond
-    np.testing.assert_allclose(drawn.data.apart, to_go - 0.5, rtol=1e-6)
-    np.testing.assert_allclose(drawn.data.weights, to_go - 7.0, rtol=1e-6)
-    assert drawn.average_episode_length == 6
-    assert drawn.mean_return == pytest.approx(5)
+    np.testing.assert_allclose(returns, to_go, rtol=1e-6)
+    np.testing.assert_allclose(advantages, to_go - 7.0, rtol=1e-6)
+    assert len(batch.actions) == len(to_go)
+    assert batch.average_episode_length == 6
+    assert batch.mean_return == pytest.approx(5)
 
 
 class Clock(gymnasium.Env):
@@ -252,7 +240,7 @@ class Clock(gymnasium.Env):
 )
 def test_the_policy_does_not_depend_on_who_steps_the_copies(tmp_path, one, other):
     for name, how in (("one", one), ("other", other)):
-        train("CartPole-v1", Settings(updates=8, copies=4, steps_per_update=8, **how), out=tmp_path / name)
+        train("CartPole-v1", Settings(updates=8, num_envs=4, n_steps=8, **how), out=tmp_path / name)
     policies = [(tmp_path / name / "policy.safetensors").read_bytes() for name in ("one", "other")]
     assert policies[0] == policies[1]
 
@@ -308,7 +296,7 @@ def test_a_learning_rate_that_explodes_is_an_error_too():
         ({"critic_learning_rate": -1.0}, "critic_learning_rate is -1.0"),
         ({"trace": 1.5}, "trace is 1.5"),
         ({"optimiser": "adm"}, "'adam' or 'sgd'"),
-        ({"copies": 0}, "copies is 0"),
+        ({"num_envs": 0}, "num_envs is 0"),
         ({"seed": -1}, "seed is -1"),
         ({"steps": "abc"}, "steps is 'abc'"),
         ({"steps": None}, "neither steps nor updates"),
@@ -337,7 +325,7 @@ def test_unknown_environments_and_policies_that_do_not_fit_are_refused_before_an
         train("Acrobot-v1", policy=policy, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     with pytest.raises(PolicyError, match="6 observed values"):
-        evaluate(load_cartpole_policy(policy), "Acrobot-v1", 2)
+        evaluate("Acrobot-v1", load_cartpole_policy(policy), 2)
 
 
 def load_cartpole_policy(path):
@@ -378,7 +366,7 @@ class Seen(gymnasium.Env):
     ids=["tuple", "multidiscrete", "multibinary", "dict", "boxes", "text"],
 )
 def test_any_observation_that_can_be_flattened_can_be_learnt_from(space, backend):
-    settings = Settings(updates=3, copies=3, steps_per_update=7, backend=backend, workers=1)
+    settings = Settings(updates=3, num_envs=3, n_steps=7, backend=backend, workers=1)
     trained = train(functools.partial(Seen, space), settings)
     assert trained.policy.observations.size == gymnasium.spaces.utils.flatdim(space)
 
@@ -448,7 +436,7 @@ def test_a_run_that_began_with_a_policy_is_resumed_to_the_same_bytes(tmp_path, h
     assert trained.policy.limit == (3.0 if seen == "normalised" else None)
     moved = not np.array_equal(trained.policy.mean.numpy(), first.mean.numpy())
     assert moved == (normalise and seen == "normalised")
-    assert any("takes observations as they are" in note for note in trained.notes) == (normalise and seen == "left")
+    assert any("no observation normalisation" in note for note in trained.notes) == (normalise and seen == "left")
 
 
 def test_tensorboard_keeps_what_came_before_a_resumption(tmp_path, monkeypatch):
@@ -457,7 +445,7 @@ def test_tensorboard_keeps_what_came_before_a_resumption(tmp_path, monkeypatch):
 
     # Files of the same second are read in the order of their numbers, as text: 9 after 10.
     monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
-    monkeypatch.setattr("steadyrl.sspg.training._TENSORBOARD_EVERY", 0.0)
+    monkeypatch.setattr("steadyrl.sspg.reporting.TENSORBOARD_EVERY", 0.0)
     settings = Settings(updates=6, **SMALL)
     with pytest.raises(StopHereError):
         train("CartPole-v1", settings, out=tmp_path / "run", after_update=Stop(3))
@@ -495,7 +483,7 @@ class Unseeded(gymnasium.Env):
 
 @pytest.mark.parametrize("what", ["observations", "rewards"])
 def test_an_environment_that_does_not_repeat_itself_is_found_out(tmp_path, what):
-    settings = Settings(updates=3, copies=2, steps_per_update=8, cure="none", backend="serial")
+    settings = Settings(updates=3, num_envs=2, n_steps=8, cure="none", backend="serial")
     make = functools.partial(Unseeded, what)
     train(make, settings, out=tmp_path / "run")
     with pytest.raises(TrainingError, match="does not repeat itself"):
@@ -542,20 +530,31 @@ def run(*arguments, columns=100):
 
 def test_train_then_evaluate_then_collect_on_the_command_line(tmp_path):
     out = tmp_path / "run"
-    result = run("train", "CartPole-v1", "--out", out, "--updates", 3, "--copies", 4, "--backend", "serial")
+    result = run("train", "CartPole-v1", "--out", out, "--updates", 3, "--num-envs", 4, "--backend", "serial")
     assert result.returncode == 0, result.stderr
     assert "steadyrl evaluate" in result.stdout
     limited = run(
-        *("train", "CartPole-v1", "--out", tmp_path / "limited", "--updates", 1, "--copies", 2, "--backend", "serial"),
+        *(
+            "train",
+            "CartPole-v1",
+            "--out",
+            tmp_path / "limited",
+            "--updates",
+            1,
+            "--num-envs",
+            2,
+            "--backend",
+            "serial",
+        ),
         *("--make", "max_episode_steps=9"),
     )
     assert "--make max_episode_steps=9" in " ".join(limited.stdout.split())
     single = run(
-        "evaluate", out / "policy.safetensors", "CartPole-v1", "--episodes", 1, "--backend", "serial", "--json"
+        "evaluate", "CartPole-v1", out / "policy.safetensors", "--episodes", 1, "--backend", "serial", "--json"
     )
     assert json.loads(single.stdout, parse_constant=pytest.fail)["return"]["low"] is None
     policy = out / "policy.safetensors"
-    found = run("evaluate", policy, "CartPole-v1", "--episodes", 20, "--backend", "serial", "--json")
+    found = run("evaluate", "CartPole-v1", policy, "--episodes", 20, "--backend", "serial", "--json")
     assert found.returncode == 0, found.stderr
     shown = json.loads(found.stdout)
     assert shown["return"]["low"] < shown["return"]["value"] < shown["return"]["high"]
@@ -577,18 +576,6 @@ def test_every_setting_is_an_option_and_explained():
         shown = wide if isinstance(entry.default, bool) else narrow  # a switch has two names
         assert f"--{entry.name.replace('_', '-')} " in shown.stdout
         assert entry.metadata["help"]
-
-
-def test_a_video_is_written(tmp_path):
-    from steadyrl.sspg.evaluation import record_video
-
-    pictures = record_video("uniform", "CartPole-v1", tmp_path / "a.mp4")
-    assert (tmp_path / "a.mp4").stat().st_size > 1000
-    assert pictures > 5
-    with pytest.raises(RolloutError, match="cannot be shown as pictures"):
-        record_video("uniform", "steadyrl/StateSweep-v0", tmp_path / "b.mp4")
-    with pytest.raises(RolloutError, match=r"name it .mp4"):
-        record_video("uniform", "CartPole-v1", tmp_path / "a.avi")
 
 
 def test_tables_have_numpy_twins():

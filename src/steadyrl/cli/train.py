@@ -18,8 +18,10 @@ from steadyrl.common.terminal import console
 from steadyrl.errors import MissingExtraError
 from steadyrl.sspg.settings import CHOICES, HELP, Settings
 
-_Out = Annotated[Path, typer.Option(help="The directory for policy, history and checkpoint; it is made if need be.")]
-_Policy = Annotated[Path | None, typer.Option(help="A policy file to begin with.")]
+_Out = Annotated[
+    Path, typer.Option(help="Directory for policy, history and checkpoint; it is created if it does not exist.")
+]
+_Policy = Annotated[Path | None, typer.Option(help="Policy file to start from; by default a new policy.")]
 _Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in OUT.")]
 
 
@@ -28,14 +30,14 @@ def run_training(
 ) -> None:
     """Train a policy with the steady-state policy gradient (SSPG, Theorem 5).
 
-    Copies of the environment run without end, are brought to steady state, and give a few steps each to every update of
-    the policy. OUT holds the policy (for `evaluate`, `collect` and `diagnose`), a history of the run, and a checkpoint:
-    an interrupted run goes on with --resume, to the same bytes.
+    Environments run without end, are brought to steady state by staggering their episodes, and give a few steps each to
+    every update of the policy. OUT holds the policy (for `evaluate`, `collect` and `diagnose`), a history of the run,
+    and a checkpoint: an interrupted run goes on with --resume, to the same bytes.
 
     Examples:
     `steadyrl train CartPole-v1 --out cartpole`
 
-    `steadyrl train Hopper-v5 --out hopper --copies 16 --steps 1000000`
+    `steadyrl train Hopper-v5 --out hopper --num-envs 16 --steps 1000000`
 
     `steadyrl train HopperBulletEnv-v0 --out paper --method fresh --optimiser sgd --learning-rate 5e-4`
     """
@@ -46,28 +48,25 @@ def run_training(
         raise
     except ImportError as error:
         raise MissingExtraError("training needs PyTorch; install it with: pip install 'steadyrl[train]'") from error
-    try:
-        found: Trained = train(
-            environment,
-            settings,
-            policy=policy,
-            out=out,
-            resume=resume,
-            make_arguments=make_arguments(make),
-            progress=True,
-        )
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+    found: Trained = train(
+        environment,
+        settings,
+        policy=policy,
+        out=out,
+        resume=resume,
+        make_arguments=make_arguments(make),
+        progress=True,
+    )
     _print_training(found, environment, out, make)
 
 
 def _print_training(found: Any, environment: str, out: Path, make: list[str] | None) -> None:
-    command = ["steadyrl", "evaluate", str(out / "policy.safetensors"), environment]
+    command = ["steadyrl", "evaluate", environment, str(out / "policy.safetensors")]
     command += [word for argument in make or () for word in ("--make", argument)]
     rows = [
         ("updates", f"{found.updates:,}, {int(found.history['steps'][-1]):,} steps"),
         ("return", f"{found.history['return'][-1]:.5g} while training"),
-        ("E[T]", f"{found.history['average_episode_length'][-1]:.5g}"),
+        ("mean episode length", f"{found.history['average_episode_length'][-1] - 1:.5g}"),
         ("policy", str(out / "policy.safetensors")),
         ("next", shlex.join(command)),
     ]

@@ -25,9 +25,14 @@ from steadyrl.sspg.settings import Settings
 
 CHECKPOINT, POLICY, HISTORY = "checkpoint.npz", "policy.safetensors", "history.csv"
 _KIND = "training checkpoint"
-_FORMAT = 3  # of what the arrays mean: another critic or another header, another number
-_FREE = ("workers", "address", "checkpoint_every")
-"""Settings that the result does not depend on."""
+_FORMAT = 4  # of what the arrays mean: another critic or another header, another number
+_FREE = ("workers", "address", "checkpoint_every", "step_timeout")
+"""Settings that the result does not depend on, and that are not saved."""
+
+
+def saved_settings(settings: Settings) -> dict[str, Any]:
+    """Return the settings that the result depends on."""
+    return {name: value for name, value in asdict(settings).items() if name not in _FREE}
 
 
 def prepare_directory(out: Path, *, resume: bool) -> None:
@@ -91,8 +96,8 @@ def load_checkpoint(
             f"{str(path)!r} is of a run that began with another policy; a resumed run goes on with its own: leave the "
             "policy out (--policy), or name another directory"
         )
-    now, then = json.loads(json.dumps(asdict(settings))), header["settings"]
-    free = {*_FREE, *(("steps", "updates") if settings.learning_rate_decay == "none" else ())}
+    now, then = json.loads(json.dumps(saved_settings(settings))), header["settings"]
+    free = ("steps", "updates") if settings.learning_rate_decay == "none" else ()
     differ = [name for name in now if name not in free and now[name] != then.get(name)]
     if differ:
         shown = ", ".join(f"{name}: {then.get(name)!r} then, {now[name]!r} now" for name in differ)

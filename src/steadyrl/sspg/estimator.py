@@ -67,7 +67,7 @@ def steady_state_gradient(
     samples: Samples,
     average_episode_length: float,
     *,
-    with_average_episode_length: bool = True,
+    episode_length_factor: bool = True,
     baseline: Callable[[Any], Any] | Any = None,
 ) -> SteadyStateGradient:
     """Estimate the gradient of J_epi from steady-state samples (Theorem 5).
@@ -80,8 +80,8 @@ def steady_state_gradient(
         samples: drawn by that very policy, late enough (see `diagnose`); null and terminal states are left out.
         average_episode_length: E[T] of the raw process, T = Gymnasium's length + 1; as in
             `samples.average_episode_length`.
-        with_average_episode_length: False leaves the factor E[T] - 1 out, as is common; the estimate is then that of
-            the gradient divided by E[T] - 1, which changes as the policy does.
+        episode_length_factor: whether to multiply by E[T] - 1. Without it, as is common, the estimate is that of the
+            gradient divided by E[T] - 1, which changes as the policy does.
         baseline: taken off the returns: a function of observations [B, ...] that does not depend on these
             samples, or numbers in the shape of `samples.returns`.
 
@@ -112,7 +112,7 @@ def steady_state_gradient(
     if not usable.any():
         raise LengthsError("every sample is null or terminal, so there is no action to learn from; take more rollouts")
     weights = samples.returns - _baseline(baseline, samples, usable)
-    factor = length - 1 if with_average_episode_length else 1.0
+    factor = length - 1 if episode_length_factor else 1.0
     parameters = list(named.values())
     sums, counts = [], []
     for group in np.array_split(np.arange(len(samples)), min(GROUPS, len(samples))):

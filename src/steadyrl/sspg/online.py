@@ -1,168 +1,144 @@
-"""Data from copies that never stop: a few steps of each for every update.
-
-The state of a simulator cannot be saved in general. So what a checkpoint keeps of the copies is how they were seeded
-and every action since: a resumed run makes them anew, repeats the actions, and is where the interrupted one was. A
-digest of all that was seen tells whether it is. To bound what has to be repeated, copies are made anew from time to
-time (`restart_every`), in every run alike.
-"""
+"""The online sampler: environments never stop, and every update takes a few steps of each (GAE without a discount)."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from steadyrl.common.storage import unprefixed, with_prefix
 from steadyrl.environments.codecs import ActionCodec, ObservationCodec
-from steadyrl.environments.sources import Source
-from steadyrl.errors import NonFiniteError, TrainingError
-from steadyrl.policies.networks import Policy
-from steadyrl.rollouts.planning import Backend
-from steadyrl.sspg.copies import make_copies
+from steadyrl.environments.sources import Description, Source
+from steadyrl.errors import TrainingError
+from steadyrl.policies.modules import NetworkModule
+from steadyrl.sspg.measured_baseline import Line, MeasuredBaseline
+from steadyrl.sspg.recent_episodes import RecentEpisodes
+from steadyrl.sspg.returns import lambda_advantages
 from steadyrl.sspg.settings import Settings
-from steadyrl.wrappers.phase_monitor import PhaseMonitor
+from steadyrl.sspg.stream import Stream, Stretch
+from steadyrl.sspg.vector_envs import choose
 
 Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-
-_NOISE = 8
-"""First spawn key of the actions' noise."""
 
 
 @dataclass(frozen=True)
-class Batch:
-    """m steps of K copies; entry t is a state, or the transition from it to the state at t + 1."""
+class OnlineBatch:
+    """A stretch of the stream as the batch of an update (see `Batch`).
 
-    rows: Array
-    """[m + 1, K, width], observations."""
-    ages: NDArray[np.int64]
-    """[m + 1, K], of the states: 1 after a reset, T at the terminal state."""
-    actions: Any
-    """[m, K, ...]."""
-    rewards: Array
-    """[m, K]."""
-    terminated: Flags
-    """[m, K]: whether the state at t + 1 is terminal."""
-    truncated: Flags
-    """[m, K]: whether a time limit ends the episode at t + 1."""
-    cut: Flags
-    """[m, K]: whether it is cut there from outside, to bring copies to steady state."""
-    alive: Flags
-    """[m, K]: whether the state at t is not terminal: its action counts."""
+    The first `n_steps` steps are learnt from; further ones, with Monte Carlo returns, only end the returns.
+    """
+
+    stretch: Stretch
+    observations: Array
+    acted: NDArray[np.int64]
+    n_steps: int
+    trace: float
+    bootstrap_at_time_limits: bool
+    recent: RecentEpisodes
+    average_episode_length: float
+    mean_return: float
+    phase_distance: float
+    bootstrapped: bool = True
+
+    @property
+    def ages(self) -> NDArray[np.int64]:
+        """Ages of all states, [S]."""
+        return self.stretch.ages.reshape(-1)
+
+    @property
+    def actions(self) -> Any:
+        """The actions that count, [B, ...]."""
+        taken = self.stretch.actions
+        return taken.reshape(-1, *taken.shape[2:])[self.acted]
+
+    @property
+    def visited(self) -> int:
+        """All states but those that the last step led to."""
+        return self.stretch.rewards.size
+
+    @property
+    def steps(self) -> int:
+        """Environment steps, resets included."""
+        return self.stretch.rewards.size
+
+    def returns(self, values: Array) -> tuple[Array, Array]:
+        """Return lambda-returns and advantages, [B] each, given V of all states."""
+        stretch, n = self.stretch, self.n_steps
+        v = values.reshape(stretch.ages.shape)
+        over = stretch.terminated | stretch.truncated
+        ends = stretch.terminated if self.bootstrap_at_time_limits else over
+        advantages = lambda_advantages(stretch.rewards, v, ends, over | stretch.cut, self.trace)[:n]
+        returns = advantages + v[:n]
+        return returns.ravel()[self.acted], advantages.ravel()[self.acted]
+
+    def line(self, baseline: MeasuredBaseline, time_left: Array, returns: Array) -> Line | None:
+        """Return the line as the stream shows it: these returns end with predictions, and cannot be trusted for it."""
+        return baseline.of_stream(self.recent)
 
 
-class Online:
-    """The copies and where they are."""
+class OnlineSampler:
+    """Draws batches from environments that never stop.
+
+    Raises:
+        TrainingError: if Monte Carlo returns are asked of an environment without a time limit.
+    """
 
     def __init__(
-        self, source: Source, backend: Backend, observations: ObservationCodec, actions: ActionCodec, settings: Settings
+        self,
+        source: Source,
+        description: Description,
+        observations: ObservationCodec,
+        actions: ActionCodec,
+        settings: Settings,
     ) -> None:
-        self._source, self._backend, self._settings = source, backend, settings
-        self._seen, self._codec = observations, actions
-        self.restarts = -1
-        self._envs: Any = None
-        self._since = 0
-        self._log: list[Any] = []
-        self._seen_so_far = blake2b()
-        self._rows: Array = np.empty(0)
-        self._ages: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        self._over: Flags = np.empty(0, dtype=bool)
-        self._rng = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(_NOISE,)))
+        backend, reason = choose(source, description, settings)
+        self.about = f"backend {backend}: {reason}"
+        self._settings, self._seen = settings, observations
+        self._stream = Stream(source, backend, observations, actions, settings)
+        horizon = description.max_episode_steps if settings.truncation == "terminal" else None
+        self._recent = RecentEpisodes(settings.num_envs_used, horizon)
+        self._extra = 0
+        if settings.returns == "monte-carlo":
+            if description.max_episode_steps is None:
+                raise TrainingError(
+                    f"returns 'monte-carlo' let every environment run on until its episode is over, and {source.name} "
+                    "has no time limit; give it one (--make max_episode_steps=n), or use returns 'critic'"
+                )
+            self._extra = description.max_episode_steps
 
-    @property
-    def phase(self) -> Any:
-        """The last PhaseReport of the copies."""
-        return self._envs.report() if isinstance(self._envs, PhaseMonitor) else self._envs.phase
+    def draw(self, policy: NetworkModule, update: int) -> OnlineBatch:
+        """Run all environments for the steps of an update."""
+        settings, n = self._settings, self._settings.n_steps_used
+        stretch = self._stream.draw(policy.numpy(), n + self._extra)
+        self._recent.add(stretch.ages[1:], stretch.terminated | stretch.truncated, stretch.rewards)
+        return OnlineBatch(
+            stretch=stretch,
+            observations=self._seen.flattened(stretch.rows.reshape(-1, self._seen.width)),
+            acted=np.flatnonzero(stretch.alive[:n]),
+            n_steps=n,
+            trace=1.0 if settings.returns == "monte-carlo" else settings.trace,
+            bootstrap_at_time_limits=settings.truncation == "bootstrap",
+            recent=self._recent,
+            average_episode_length=self._recent.average_episode_length,
+            mean_return=self._recent.mean_return,
+            phase_distance=self._stream.phase_distance,
+        )
 
-    def draw(self, policy: Policy, steps: int) -> Batch:
-        """Run all copies for so many steps."""
-        if self._envs is None or self._since >= self._settings.restart_every:
-            self._restart(self.restarts + 1)
-        count, width = self._rows.shape
-        rows, ages = np.empty((steps + 1, count, width)), np.empty((steps + 1, count), dtype=np.int64)
-        rewards, flags = np.empty((steps, count)), np.zeros((4, steps, count), dtype=bool)
-        terminated, truncated, cut, alive = flags
-        actions: Any = None
-        for t in range(steps):
-            rows[t], ages[t] = self._rows, self._ages
-            np.logical_not(self._over, out=alive[t])
-            chosen = policy.act(self._seen.flattened(self._rows), self._rng)
-            if actions is None:
-                actions = np.empty((steps, *chosen.shape), chosen.dtype)
-            actions[t] = chosen
-            if not math.isfinite(chosen.sum()):
-                raise TrainingError("the policy chose an action that is not finite; a smaller learning rate would help")
-            rewards[t], terminated[t], truncated[t], cut[t] = self._step(self._codec.sent(chosen))
-        rows[steps], ages[steps] = self._rows, self._ages
-        self._require_finite(rows, rewards)
-        return Batch(rows, ages, actions, rewards, terminated, truncated, cut, alive)
+    def header(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps as JSON."""
+        return {"noise": self._stream.noise}
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the copies."""
-        log = np.stack(self._log) if self._log else np.zeros((0, 0), dtype=self._codec.dtype)
-        seen = np.frombuffer(self._seen_so_far.digest(), np.uint8)
-        return {"log": log, "seen": seen, "restarts": np.int64(self.restarts)}
+        """Return what a checkpoint keeps as arrays."""
+        return with_prefix("stream", self._stream.state()) | with_prefix("recent", self._recent.state())
 
-    @property
-    def noise(self) -> dict[str, Any]:
-        """The state of the generator of actions' noise."""
-        return dict(self._rng.bit_generator.state)
-
-    def restore(self, arrays: dict[str, Any], noise: dict[str, Any]) -> None:
-        """Bring new copies to where a checkpoint's were, by repeating their actions."""
-        self._rng.bit_generator.state = noise
-        if int(arrays["restarts"]) < 0:
-            return
-        self._restart(int(arrays["restarts"]))
-        for sent in arrays["log"]:
-            self._step(sent)
-        if self._seen_so_far.digest() != arrays["seen"].tobytes():
-            raise TrainingError(
-                f"{self._source.name} does not repeat itself: after the same seed and the same "
-                f"{len(self._log)} actions its observations, rewards or ends are others than in the interrupted run, "
-                "so that cannot be resumed; start again, or make the environment depend on its seed alone"
-            )
+    def restore(self, arrays: dict[str, Any], header: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self._recent.restore(unprefixed("recent", arrays))
+        self._stream.restore(unprefixed("stream", arrays), header["noise"])
 
     def close(self) -> None:
-        """Give up the copies."""
-        if self._envs is not None:
-            self._envs.close()
-            self._envs = None
-
-    def _restart(self, number: int) -> None:
-        self.close()
-        self.restarts, self._since, self._log, self._seen_so_far = number, 0, [], blake2b()
-        self._envs, seed = make_copies(self._source, self._backend, self._settings, restart=number)
-        observations, _ = self._envs.reset(seed=seed)
-        count = self._settings.copies_used
-        self._rows = np.empty((count, self._seen.width))
-        self._seen.rows(observations, self._rows)
-        self._seen_so_far.update(self._rows.data)
-        self._ages = np.ones(count, dtype=np.int64)
-        self._over = np.zeros(count, dtype=bool)
-
-    def _step(self, sent: Any) -> tuple[Any, Any, Any, Any]:
-        """Step all copies; return rewards, terminated, truncated by a limit, cut."""
-        observations, rewards, terminated, truncated, infos = self._envs.step(sent)
-        self._log.append(sent)
-        self._since += len(self._rows)
-        self._seen.rows(observations, self._rows)
-        self._ages += 1
-        self._ages[self._over] = 1
-        cut = infos["_staggered"] if "staggered" in infos else np.zeros(len(self._over), dtype=bool)
-        self._over = terminated | truncated
-        self._seen_so_far.update(self._rows.data)
-        self._seen_so_far.update(self._over.data)
-        self._seen_so_far.update(np.ascontiguousarray(rewards, dtype=float).data)
-        return rewards, terminated, truncated & ~cut, cut
-
-    def _require_finite(self, rows: Array, rewards: Array) -> None:
-        for what, values in (("an observation", rows), ("a reward", rewards)):
-            if not np.isfinite(values).all():
-                raise NonFiniteError(
-                    f"{self._source.name} returned {what} that is not finite; no policy survives that, so mend the "
-                    "environment"
-                )
+        """Close the environments."""
+        self._stream.close()

@@ -27,60 +27,83 @@ class Settings:
         TrainingError: if a value cannot be used; nothing has been run by then.
 
     Example:
-        >>> Settings(copies=8, learning_rate=1e-3).copies
+        >>> Settings(num_envs=8, learning_rate=1e-3).num_envs
         8
     """
 
     method: Literal["online", "fresh"] = _option(
-        "online", "'online': copies that never stop; 'fresh': the paper's, new rollouts for each update."
+        "online",
+        "'online': environments never stop, and each update takes a few steps of each; 'fresh': new rollouts for each "
+        "update, as in the paper.",
     )
     steps: int | None = _option(
         1_000_000,
-        "Stop after the update that reaches so many steps of all copies; online with resets, fresh with the diagnosis.",
+        "Total environment steps over all copies. 'online' counts resets; 'fresh' counts the diagnosis episodes.",
     )
-    updates: int | None = _option(None, "Stop after so many updates, instead of steps.")
-    copies: int | None = _option(None, "Copies of the environment (16), or rollouts for each update if fresh (1000).")
-    steps_per_update: int | None = _option(
-        None, "Steps of each copy for an update (32); if fresh, steps of each rollout from t* on (1)."
+    updates: int | None = _option(None, "Number of updates; if given, it is used instead of steps.")
+    num_envs: int | None = _option(
+        None, "Number of environments, 16 by default; with 'fresh', rollouts per update, 1000 by default."
     )
-    seed: int = _option(0, "Of everything random: the same seed gives the same policy, to the byte.")
-    optimiser: Literal["adam", "sgd"] = _option("adam", "'adam', which is blind to the gradient's length, or 'sgd'.")
-    learning_rate: float = _option(1e-3, "Of the policy.")
-    learning_rate_decay: Literal["none", "linear"] = _option("linear", "'linear': down to 0 at the end; 'none'.")
-    average_episode_length: bool = _option(True, "Whether the gradient has its factor E[T] - 1 (Theorem 5).")
-    baseline: Literal["critic", "none"] = _option("critic", "Taken off the returns: the critic's value, or nothing.")
+    n_steps: int | None = _option(
+        None,
+        "Steps of each environment per update, 32 by default; with 'fresh', of each rollout from t* on, 1 by default.",
+    )
+    seed: int = _option(0, "Random seed; the same seed gives the same policy file, to the byte.")
+    optimiser: Literal["adam", "sgd"] = _option(
+        "adam", "Optimiser of the policy: 'adam', which cancels the gradient's length, or 'sgd'."
+    )
+    learning_rate: float = _option(1e-3, "Learning rate of the policy.")
+    learning_rate_decay: Literal["none", "linear"] = _option(
+        "linear", "'linear': the learning rate falls to 0 over the run; 'none': it is constant."
+    )
+    episode_length_factor: bool = _option(True, "Multiply the gradient by its factor E[T] - 1 (Theorem 5).")
+    baseline: Literal["critic", "none"] = _option(
+        "critic", "'critic': subtract the critic's value from returns; 'none': use returns as they are."
+    )
     returns: Literal["critic", "monte-carlo"] = _option(
         "critic",
-        "How online returns end: by the critic (lambda-returns), or 'monte-carlo': every copy runs on for one time "
-        "limit after the steps of an update, so that all their episodes are over, but those that the cure cuts.",
+        "'critic': returns end with the critic's value (lambda-returns, as in GAE); 'monte-carlo': each environment "
+        "runs on for one time limit after the steps of an update, so that all episodes end, but those truncated early.",
     )
-    trace: float = _option(0.95, "lambda of the lambda-returns: 0 trusts the critic, 1 the rewards.")
-    critic_learning_rate: float = _option(3e-3, "Of the critic, by Adam.")
-    critic_passes: int = _option(4, "Of the critic over the data of an update.")
-    entropy: float = _option(0.0, "Weight of the entropy bonus, in rewards per step.")
-    max_gradient_norm: float | None = _option(None, "A longer gradient (with its factor) is shortened to this.")
+    trace: float = _option(0.95, "Lambda of GAE: 0 trusts the critic, 1 the rewards.")
+    critic_learning_rate: float = _option(3e-3, "Learning rate of the critic, which is trained with Adam.")
+    critic_epochs: int = _option(4, "Critic epochs per update.")
+    entropy: float = _option(0.0, "Weight of the entropy bonus, in units of reward per step.")
+    max_gradient_norm: float | None = _option(
+        None, "Clip the gradient (with its factor) to this norm; by default it is not clipped."
+    )
     truncation: Literal["terminal", "bootstrap"] = _option(
         "terminal",
-        "At a time limit: 'terminal', an end like any other, as J_epi has it; 'bootstrap' by the critic's value.",
+        "At a time limit, 'terminal': the episode is over, as the objective has it; 'bootstrap': the return goes on "
+        "with the critic's value.",
     )
-    normalise_observations: bool = _option(True, "Whether the policy sees observations with mean 0 and deviation 1.")
+    normalise_observations: bool = _option(
+        True, "Normalise observations to mean 0 and deviation 1; both are saved with the policy."
+    )
     normalise_advantages: bool = _option(
-        False, "Whether the advantages of each update are brought to mean 0 and deviation 1; changes the length."
+        False, "Normalise the advantages of each update to mean 0 and deviation 1; this changes the gradient's length."
     )
     cure: Literal["auto", "none"] = _option(
-        "auto", "Of phase-locked copies: 'auto', delays designed from the lengths seen; 'none'."
+        "auto",
+        "'auto': stagger episodes (one early truncation per environment) whenever they run in lockstep; 'none': only "
+        "watch.",
     )
-    tolerance: float = _option(0.01, "The distance from steady state below which data counts as steady.")
-    diagnosis_episodes: int = _option(500, "Episodes from which t* and E[T] of each fresh update are had.")
-    backend: str = _option("auto", "'auto', 'serial', 'processes', 'envpool'; if fresh also 'ray'.")
-    workers: int | None = _option(None, "Processes, or EnvPool's threads; by default one a core.")
-    address: str | None = _option(None, "Of a Ray cluster, if fresh.")
-    device: str = _option("cpu", "PyTorch's, as in 'cuda'; for networks as small as these the processor is faster.")
+    tolerance: float = _option(0.01, "Distance from steady state (total variation) below which data counts as steady.")
+    diagnosis_episodes: int = _option(
+        500, "With 'fresh': complete episodes per update, which give the mean episode length and the time t*."
+    )
+    backend: str = _option("auto", "'auto', 'serial', 'processes' or 'envpool'; with 'fresh' also 'ray'.")
+    workers: int | None = _option(None, "Number of processes, or of EnvPool's threads; by default one per core.")
+    step_timeout: float | None = _option(
+        None, "Seconds that one step of all environments may take with backend 'processes'; by default no limit."
+    )
+    address: str | None = _option(None, "With 'fresh': address of a Ray cluster.")
+    device: str = _option("cpu", "PyTorch device, as in 'cuda'; for networks this small the processor is faster.")
     restart_every: int = _option(
         1_000_000,
-        "Steps of all copies after which they are made anew, if online: a resumed run repeats the steps since then.",
+        "Total steps after which 'online' makes its environments anew; a resumed run repeats the steps since then.",
     )
-    checkpoint_every: float = _option(60.0, "Seconds between checkpoints.")
+    checkpoint_every: float = _option(60.0, "Seconds between two checkpoints.")
 
     def __post_init__(self) -> None:
         for entry in fields(self):
@@ -94,7 +117,7 @@ class Settings:
             self._check_choice(name)
         if self.steps is None and self.updates is None:
             raise TrainingError("neither steps nor updates is given, so training would never stop; give one of them")
-        for name in ("learning_rate", "critic_learning_rate", "max_gradient_norm", "checkpoint_every"):
+        for name in ("learning_rate", "critic_learning_rate", "max_gradient_norm", "step_timeout", "checkpoint_every"):
             self._check_range(name, 0.0, math.inf, "positive", ends=False)
         self._check_range("trace", 0.0, 1.0, "between 0 and 1", ends=True)
         self._check_range("entropy", 0.0, math.inf, "0 or more", ends=True)
@@ -103,8 +126,8 @@ class Settings:
             raise TrainingError(f"backend is {self.backend!r}; it must be one of {', '.join(BACKENDS)}")
         if self.method == "online" and (self.backend == "ray" or self.address is not None):
             raise TrainingError(
-                "copies that never stop run on one machine; use method 'fresh' (--method fresh) for a Ray cluster, or "
-                "backend 'envpool' or 'processes' here"
+                "environments that never stop run on one machine; use method 'fresh' (--method fresh) for a Ray "
+                "cluster, or backend 'envpool' or 'processes' here"
             )
         if self.returns == "monte-carlo" and self.truncation == "bootstrap":
             raise TrainingError("returns 'monte-carlo' add rewards up to the end, so truncation cannot be 'bootstrap'")
@@ -115,17 +138,17 @@ class Settings:
             )
 
     @property
-    def copies_used(self) -> int:
-        """The copies, or the default of the method."""
-        return self.copies or (16 if self.method == "online" else 1000)
+    def num_envs_used(self) -> int:
+        """The number of environments, or the default of the method."""
+        return self.num_envs or (16 if self.method == "online" else 1000)
 
     @property
-    def steps_per_update_used(self) -> int:
-        """The steps per update, or the default of the method."""
-        return self.steps_per_update or (32 if self.method == "online" else 1)
+    def n_steps_used(self) -> int:
+        """The steps of each environment per update, or the default of the method."""
+        return self.n_steps or (32 if self.method == "online" else 1)
 
     def _check_counts(self) -> None:
-        counts = ("copies", "steps_per_update", "updates", "steps", "critic_passes", "diagnosis_episodes", "workers")
+        counts = ("num_envs", "n_steps", "updates", "steps", "critic_epochs", "diagnosis_episodes", "workers")
         try:
             check_seed(self.seed)
             for name in (*counts, "restart_every"):

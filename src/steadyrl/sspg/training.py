@@ -1,23 +1,21 @@
-"""The training loop: draw data at steady state, estimate E[T], take a step, write things down.
+"""The training loop: update until the budget is spent, and write things down.
 
     for each update:
-        data, E[T]  <-  copies that never stop (online), or new rollouts (fresh)
-        policy      <-  policy + rate (E[T] - 1) mean(A grad log pi)
-        critic      <-  towards the returns
+        batch   <-  s, a ~ rho, and E[T]: environments that never stop (online), or new rollouts (fresh)
+        policy  <-  policy + rate (E[T] - 1) mean(A grad log pi)
+        critic  <-  towards the returns
 
-Everything random comes from the seed; nothing depends on the clock but when checkpoints are written.
+The update itself is `Learner.update` (in `update`). Everything random comes from the seed; nothing depends on the clock
+but when checkpoints are written.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TextIO
@@ -25,39 +23,39 @@ from typing import Any, TextIO
 import numpy as np
 import torch
 
+from steadyrl.common.progress import Rate, progress_for
+from steadyrl.common.storage import locked, unprefixed, with_prefix
 from steadyrl.environments.codecs import action_codec, observation_codec
 from steadyrl.environments.sources import as_source, describe
 from steadyrl.errors import SteadyrlError, TrainingError
 from steadyrl.policies.files import load_policy
 from steadyrl.policies.modules import NetworkModule, as_module, linears, make_policy
 from steadyrl.policies.networks import NetworkPolicy
-from steadyrl.sspg.checkpoints import POLICY, load_checkpoint, prepare_directory, save_checkpoint, save_history
-from steadyrl.sspg.critic import Critic
-from steadyrl.sspg.display import display_for, tensorboard_for
-from steadyrl.sspg.drawing import Drawing, FreshDrawing, OnlineDrawing, Scene
-from steadyrl.sspg.learner import Learner
-from steadyrl.sspg.normaliser import Normaliser
-from steadyrl.sspg.settings import Settings
-
-COLUMNS = (
-    "update",
-    "steps",
-    "return",
-    "average_episode_length",
-    "phase_distance",
-    "entropy",
-    "gradient_norm",
-    "critic_loss",
+from steadyrl.sspg.batch import Sampler
+from steadyrl.sspg.checkpoints import (
+    POLICY,
+    load_checkpoint,
+    prepare_directory,
+    save_checkpoint,
+    save_history,
+    saved_settings,
 )
+from steadyrl.sspg.critic import Critic
+from steadyrl.sspg.fresh import FreshSampler
+from steadyrl.sspg.interrupts import Interrupts
+from steadyrl.sspg.normaliser import Normaliser
+from steadyrl.sspg.online import OnlineSampler
+from steadyrl.sspg.reporting import COLUMNS, TensorBoard, words
+from steadyrl.sspg.settings import Settings
+from steadyrl.sspg.update import Learner
+
 _CRITIC = 10
 """First spawn key of the critic's weights and of its minibatches."""
-_TENSORBOARD_EVERY = 0.5
-"""Seconds between two updates that are shown in TensorBoard; the last one always is."""
 
 
 @dataclass(frozen=True)
-class Progress:
-    """Where a run is after an update, for `after_update`."""
+class TrainingState:
+    """The state of a run after an update, as `after_update` gets it."""
 
     update: int
     steps: int
@@ -68,16 +66,16 @@ class Progress:
 
 @dataclass(frozen=True)
 class Trained:
-    """What came out of training."""
+    """The result of training."""
 
     policy: NetworkModule
     history: Mapping[str, list[float]]
-    """A column for each of `COLUMNS`, an entry for each update."""
+    """The columns of `history.csv`, with an entry for each update."""
     notes: tuple[str, ...] = ()
 
     @property
     def updates(self) -> int:
-        """How many there were, over all interruptions."""
+        """The number of updates, over all interruptions."""
         return len(self.history["update"])
 
 
@@ -90,43 +88,50 @@ def train(
     resume: bool = False,
     make_arguments: Mapping[str, Any] | None = None,
     progress: bool | TextIO = False,
-    after_update: Callable[[Progress], None] | None = None,
+    after_update: Callable[[TrainingState], None] | None = None,
 ) -> Trained:
     """Train a policy with the steady-state policy gradient.
+
+    Ctrl-C and SIGTERM let the present update finish, write a checkpoint if there is a directory, and raise
+    KeyboardInterrupt.
 
     Args:
         environment: a Gymnasium id, a spec, a LearningProcess, or a function that makes an environment.
         settings: see `Settings`.
-        policy: a policy file to begin with; by default a new policy.
+        policy: a policy file to start from; by default a new policy.
         out: a directory for checkpoint, policy and history; by default nothing is written.
         resume: whether to go on from the checkpoint in `out`; the result is the same to the byte as without the
             interruption.
-        make_arguments: for gymnasium.make, if `environment` is an id or a spec.
+        make_arguments: arguments for gymnasium.make, if `environment` is an id or a spec.
         progress: True to show progress on standard error, or a stream to show it on.
-        after_update: called after every update.
+        after_update: a function that is called after every update.
 
     Raises:
-        TrainingError: before anything is run, if settings, checkpoint or directory cannot be used; later, with the
-            number of the update, if a number is no longer finite, or its data cannot be had.
+        TrainingError: before anything is run, if settings, checkpoint or directory cannot be used, or another run is
+            using the directory; later, with the number of the update, if a number is no longer finite, the environment
+            fails, or it calls sys.exit.
         PolicyError: if the policy file does not fit the environment.
         FileFormatError: if the policy file is damaged.
 
     Example:
         >>> from steadyrl import sspg
-        >>> trained = sspg.train("CartPole-v1", sspg.Settings(updates=3, copies=4, backend="serial"))
+        >>> trained = sspg.train("CartPole-v1", sspg.Settings(updates=3, num_envs=4, backend="serial"))
         >>> trained.updates
         3
     """
     if not isinstance(settings, Settings | None):
         raise TrainingError(f"settings are {type(settings).__name__}; give steadyrl.Settings(...)")
-    run = Run(environment, settings or Settings(), policy, out, resume, make_arguments, progress, after_update)
-    with run.opened(), _one_thread(), _Interrupt() as interrupt:
-        run.go_on(interrupt)
+    with contextlib.ExitStack() as at_the_end:
+        run = Run(environment, settings or Settings(), policy, out, resume, make_arguments, progress, at_the_end)
+        at_the_end.enter_context(_one_thread())
+        interrupts = at_the_end.enter_context(Interrupts())
+        run.open()
+        run.go_on(interrupts, after_update)
     return Trained(run.learner.policy, run.history, tuple(run.notes))
 
 
 class Run:
-    """One training run: its parts, and where it is."""
+    """One training run: its parts, its progress, and its files."""
 
     def __init__(
         self,
@@ -137,9 +142,9 @@ class Run:
         resume: bool,
         make_arguments: Mapping[str, Any] | None,
         progress: bool | TextIO,
-        after_update: Callable[[Progress], None] | None,
+        at_the_end: contextlib.ExitStack,
     ) -> None:
-        self.settings, self.after_update = settings, after_update
+        self.settings, self._at_the_end = settings, at_the_end
         self.source = as_source(environment, make_arguments)
         description = describe(self.source)
         observations, actions = observation_codec(description.observation_space), action_codec(description.action_space)
@@ -150,36 +155,36 @@ class Run:
         module, normalised = self._first_policy(begin, observations, actions)
         module.environment = self.source.id or self.source.name
         device = _device(settings.device)
-        self.rng = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(_CRITIC,)))
+        rng = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(_CRITIC,)))
         limit = description.max_episode_steps
-        critic = Critic(observations.size, limit if settings.truncation == "terminal" else None, rng=self.rng)
-        self.learner = Learner(module.to(device), critic.to(device), settings)
+        critic = Critic(observations.size, limit if settings.truncation == "terminal" else None, rng=rng)
         known = None if begin is None else begin.normalisation
-        self.normaliser = Normaliser(observations.size, known) if normalised else None
-        draw_from = OnlineDrawing if settings.method == "online" else FreshDrawing
-        self.drawing: Drawing = draw_from(Scene(self.source, description, observations, actions), settings)
+        normaliser = Normaliser(observations.size, known) if normalised else None
+        self.learner = Learner(module.to(device), critic.to(device), normaliser, settings, rng=rng)
+        sampler = OnlineSampler if settings.method == "online" else FreshSampler
+        self.sampler: Sampler = sampler(self.source, description, observations, actions, settings)
         self.update, self.steps = 0, 0
         self.history: dict[str, list[float]] = {name: [] for name in COLUMNS}
         self.notes: list[str] = []
         if self.out is not None and not resume:
-            prepare_directory(self.out, resume=False)
-        self.display = display_for(progress)
-        self._writer: Any = None
-        self._saved = self._written = time.monotonic()
+            self._hold(self.out, resume=False)
+        self.shown = progress_for(progress)
+        self._rate: Rate | None = None
+        self._saved = time.monotonic()
 
     def _find(self, resume: bool) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """Return header and arrays of the checkpoint to go on from, if there is to be one."""
+        """Return header and arrays of the checkpoint to go on from; None for a new run."""
         if not resume:
             return None
         if self.out is None:
             raise TrainingError("resume needs out, the directory of the interrupted run")
-        prepare_directory(self.out, resume=True)
+        self._hold(self.out, resume=True)
         found = load_checkpoint(self.out, self._name, self.settings, self._begun_with)
         self._begun_with = found[0]["begun_with"]
         return found
 
     def _first_policy(self, begin: NetworkPolicy | None, observations: Any, actions: Any) -> tuple[NetworkModule, bool]:
-        """Return the policy to begin with, and whether it follows the mean and deviation of observations."""
+        """Return the first policy, and whether its normalisation follows the observations."""
         normalised = self.settings.normalise_observations
         if self._resumed is not None:
             shape = self._resumed[0]["policy"]
@@ -195,114 +200,103 @@ class Run:
         arguments = "".join(f" {key}={value!r}" for key, value in sorted(self.source.arguments.items()))
         return (self.source.id or self.source.name) + arguments
 
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[None]:
-        """Make what has to be closed again."""
-        try:
-            self._note(self.drawing.about)
-            if self.settings.normalise_observations and self.normaliser is None:
-                self._note("the policy to begin with takes observations as they are, and goes on to")
-            if self._resumed is not None:
-                self._restore(*self._resumed)
-            elif self.out is not None:
-                self.save()
-            self._writer = tensorboard_for(self.out, None if self._resumed is None else self.steps)
-            yield
-        finally:
-            self.display.end()
-            self.drawing.close()
-            if self._writer is not None:
-                self._writer.close()
+    def _hold(self, out: Path, *, resume: bool) -> None:
+        """Make the directory and keep other runs out of it; look again then, since one may have just ended there."""
+        prepare_directory(out, resume=resume)
+        self._at_the_end.enter_context(locked(out, TrainingError))
+        prepare_directory(out, resume=resume)
 
-    def go_on(self, interrupt: _Interrupt) -> None:
+    def open(self) -> None:
+        """Write the first checkpoint, or go on from one; what is open is closed at the end."""
+        self._at_the_end.callback(self.sampler.close)
+        self._at_the_end.callback(self.shown.end)
+        self._note(self.sampler.about)
+        if self.settings.normalise_observations and self.learner.normaliser is None:
+            self._note("the initial policy has no observation normalisation; normalise_observations is ignored")
+        if self._resumed is not None:
+            self._restore(*self._resumed)
+        elif self.out is not None:
+            self.save()
+        self._tensorboard = TensorBoard(self.out, None if self._resumed is None else self.steps)
+        self._at_the_end.callback(self._tensorboard.close)
+
+    def go_on(self, interrupts: Interrupts, after_update: Callable[[TrainingState], None] | None) -> None:
         """Update until the budget is spent."""
         total, unit = self._budget()
-        self.display.begin(total, self._done(), unit)
+        self.shown.begin(total, unit, self._done())
         while self._done() < total:
-            try:
-                shown = self._one_update()
-            except SteadyrlError as error:
-                raise self._failed(error) from error
-            self._record(shown)
-            if self.after_update is not None:
-                self.after_update(Progress(self.update, self.steps, self.learner.policy, shown))
-            if interrupt.asked:
+            shown = self._one_update(remaining=1 - self._done() / total)
+            if after_update is not None:
+                after_update(TrainingState(self.update, self.steps, self.learner.policy, shown))
+            if interrupts.asked:
                 self._stop_early()
             if self.out is not None and time.monotonic() - self._saved >= self.settings.checkpoint_every:
                 self.save()
         if self.out is not None:
             self.save()
 
+    def _one_update(self, remaining: float) -> dict[str, float]:
+        """Update policy and critic, count it, and show it."""
+        before = self._done()
+        try:
+            found = self.learner.update(self.sampler, self.update, remaining)
+        except SteadyrlError as error:
+            raise self._failed(str(error)) from error
+        except SystemExit as error:
+            raise self._failed(
+                f"the environment called sys.exit({error.code!r}); have it raise an error, or end the episode, instead"
+            ) from error
+        self.update += 1
+        self.steps += int(found["steps"])
+        shown = found | {"update": self.update, "steps": self.steps}
+        for name in COLUMNS:
+            self.history[name].append(float(shown[name]))
+        if self._rate is None:  # the first update includes the making of environments
+            self._rate = Rate()
+            rate = 0.0
+        else:
+            rate = self._rate.add(int(found["steps"]))
+        self.shown.advance(self._done() - before, words(shown, rate))
+        self._tensorboard.add(shown, self.steps, last=self._done() >= self._budget()[0])
+        return shown
+
     def save(self) -> None:
         """Write checkpoint, policy and history."""
         assert self.out is not None
         header = {
             "environment": self._name,
-            "settings": asdict(self.settings),
+            "settings": saved_settings(self.settings),
             "begun_with": self._begun_with,
             "policy": self._shape(),
             "update": self.update,
             "steps": self.steps,
-            "rng": self.rng.bit_generator.state,
-            "drawing": self.drawing.header(),
+            "rng": self.learner.rng.bit_generator.state,
+            "sampler": self.sampler.header(),
         }
-        arrays = _under("learner", self.learner.state()) | _under("drawing", self.drawing.state())
-        arrays |= _under("history", {name: np.array(column, dtype=float) for name, column in self.history.items()})
-        if self.normaliser is not None:
-            arrays |= _under("normaliser", self.normaliser.state())
-        save_checkpoint(self.out, header, arrays)
+        history = {name: np.array(column, dtype=float) for name, column in self.history.items()}
+        arrays = with_prefix("learner", self.learner.state()) | with_prefix("sampler", self.sampler.state())
+        save_checkpoint(self.out, header, arrays | with_prefix("history", history))
         if self.update:  # a new policy does not know yet what it will see, and its file could not say so
             self.learner.policy.save(self.out / POLICY)
         save_history(self.out, self.history)
         self._saved = time.monotonic()
 
     def _shape(self) -> dict[str, Any]:
-        """What of the policy is not in its arrays."""
+        """Return what is not in the policy's arrays."""
         policy = self.learner.policy
         hidden = [layer.out_features for layer in linears(policy.layers)[:-1]]
-        return {"hidden": hidden, "limit": policy.limit, "normalised": self.normaliser is not None}
+        return {"hidden": hidden, "limit": policy.limit, "normalised": self.learner.normaliser is not None}
 
     def _restore(self, header: dict[str, Any], arrays: dict[str, Any]) -> None:
         self.update, self.steps = int(header["update"]), int(header["steps"])
-        self.rng.bit_generator.state = header["rng"]
-        self.learner.restore(_of(arrays, "learner"))
-        self.history = {name: column.tolist() for name, column in _of(arrays, "history").items()}
-        if self.normaliser is not None:
-            self.normaliser.restore(_of(arrays, "normaliser"))
-        self.drawing.restore(_of(arrays, "drawing"), header["drawing"])
+        self.learner.rng.bit_generator.state = header["rng"]
+        self.learner.restore(unprefixed("learner", arrays))
+        self.history = {name: column.tolist() for name, column in unprefixed("history", arrays).items()}
+        self.sampler.restore(unprefixed("sampler", arrays), header["sampler"])
         self._note(f"resumed at update {self.update:,}, {self.steps:,} steps")
 
-    def _one_update(self) -> dict[str, float]:
-        total, _ = self._budget()
-        left = 1 - self._done() / total
-        drawn = self.drawing.draw(self.learner, self.update)
-        found = self.learner.update(drawn.data, drawn.average_episode_length, left, rng=self.rng)
-        if self.normaliser is not None:
-            self.normaliser.add(drawn.observations)
-            self.learner.policy.normalise(self.normaliser.mean, self.normaliser.std)
-        self.update += 1
-        self.steps += drawn.steps
-        return found | {
-            "update": self.update,
-            "steps": self.steps,
-            "return": drawn.mean_return,
-            "average_episode_length": drawn.average_episode_length,
-            "phase_distance": drawn.phase_distance,
-        }
-
-    def _record(self, shown: Mapping[str, float]) -> None:
-        for name in COLUMNS:
-            self.history[name].append(float(shown[name]))
-        self.display.advance(self._done(), self.steps, shown)
-        last = self._done() >= self._budget()[0]
-        if self._writer is not None and (last or time.monotonic() - self._written >= _TENSORBOARD_EVERY):
-            self._written = time.monotonic()
-            for name in COLUMNS[2:]:
-                if math.isfinite(shown[name]):
-                    self._writer.add_scalar(name, shown[name], self.steps)
-
     def _budget(self) -> tuple[int, str]:
-        """What is counted to the end, and its name: updates where they are given, else steps."""
+        """Return the end of the count and its unit: updates if they are given, otherwise steps."""
         updates, steps = self.settings.updates, self.settings.steps
         if updates is not None:
             return updates, "updates"
@@ -312,21 +306,21 @@ class Run:
     def _done(self) -> int:
         return self.update if self.settings.updates is not None else self.steps
 
-    def _failed(self, error: SteadyrlError) -> TrainingError:
+    def _failed(self, reason: str) -> TrainingError:
         kept = "" if self.out is None else f"; the last good checkpoint is kept in {str(self.out)!r}"
-        return TrainingError(f"update {self.update + 1}: {error}{kept}")
+        return TrainingError(f"update {self.update + 1}: {reason}{kept}")
 
     def _stop_early(self) -> None:
         if self.out is not None:
             self.save()
             self._note(
-                f"interrupted after update {self.update:,}; all is kept in {str(self.out)!r}: repeat with --resume"
+                f"interrupted after update {self.update:,}; the run is kept in {str(self.out)!r}: repeat with --resume"
             )
         raise KeyboardInterrupt
 
     def _note(self, text: str) -> None:
         self.notes.append(text)
-        self.display.note(text)
+        self.shown.note(text)
 
 
 def _device(name: str) -> torch.device:
@@ -340,42 +334,10 @@ def _device(name: str) -> torch.device:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let PyTorch use one thread: networks this small are faster so, and sums come out the same on every machine."""
+    """Have PyTorch use one thread: for small networks it is faster, and sums are the same on every machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-class _Interrupt:
-    """The first Ctrl-C lets the present update finish, the second stops at once."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._before: Any = None
-
-    def __enter__(self) -> _Interrupt:
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.getsignal(signal.SIGINT)
-            if self._before is signal.default_int_handler:
-                signal.signal(signal.SIGINT, self._ask)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._before)
-
-    def _ask(self, number: int, frame: Any) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-
-
-def _under(part: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"{part}/{name}": value for name, value in arrays.items()}
-
-
-def _of(arrays: Mapping[str, Any], part: str) -> dict[str, Any]:
-    return {name.removeprefix(f"{part}/"): value for name, value in arrays.items() if name.startswith(f"{part}/")}
