@@ -156,18 +156,18 @@ class EpisodeLengths:
         """The largest possible T."""
         return len(self.probabilities) - 1
 
-    @property
+    @cached_property
     def mean(self) -> float:
         """E[T], which includes the reset: Gymnasium's mean episode length plus one."""
         return float(np.arange(len(self.probabilities)) @ self.probabilities)
 
-    @property
+    @cached_property
     def cv(self) -> float:
         """Coefficient of variation of T (standard deviation over mean): a rule of thumb, not a certificate."""
         k = np.arange(len(self.probabilities))
         return float(np.sqrt(((k - self.mean) ** 2) @ self.probabilities) / self.mean)
 
-    @property
+    @cached_property
     def period(self) -> int:
         """Greatest common divisor of the possible values of T; if it is above 1, the raw process never mixes."""
         return int(np.gcd.reduce(np.flatnonzero(self.probabilities)))
