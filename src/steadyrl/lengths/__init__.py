@@ -11,6 +11,7 @@ of their episodes) bound how far their states can be from the steady state. Nump
 - `confidence`: intervals for all of these; `distance_bands` is the band of the phase distance
 - `age_sums`, `moments`: sums of observations at each age, and the marginal means at every time that follow from them
 - `delays`: start times by design; `next_step_delays` corrects them for NEXT_STEP autoreset
+- `anytime`: the smallest distance that is possible at every time, and the rule that attains it
 - `truncated_episodes`: what cutting episodes short does to the ages
 - `ways`: all ways to bring environments out of lockstep; `strategies` ranks them and recommends one
 - `life_table`: lengths of a stream that is still running, by the Kaplan-Meier estimate
