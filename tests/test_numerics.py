@@ -312,3 +312,35 @@ def test_where_a_factorisation_fails_elimination_takes_over_and_beyond_it_an_err
     monkeypatch.setattr(absorbing, "LARGEST_ELIMINATION", 100)
     with pytest.raises(AccuracyError, match="600 states is so stiff"):
         solve_by("factorisation", within, leave, monkeypatch).left(b)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_end_components_of_larger_graphs_agree_with_the_definition(seed):
+    # The slow way: drop states without actions, and actions that leave their strongly connected part, until none does.
+    rng = np.random.default_rng(seed)
+    n, n_actions = 120, 5
+    stack = rng.random((n_actions, n, n)) < 0.008
+    stack[:, np.arange(n), rng.integers(0, n, (n_actions, n))] = True
+    candidates = given = rng.random(n) < 0.9
+    kept = np.repeat(candidates[None, :], n_actions, axis=0)
+    while True:
+        reach = np.linalg.matrix_power((stack & kept[:, :, None]).any(axis=0) | np.eye(n, dtype=bool), 128)
+        together = reach & reach.T & candidates
+        leaves = (stack & ~together[None]).any(axis=2) & kept
+        if not leaves.any():
+            break
+        kept &= ~leaves
+        candidates = candidates & kept.any(axis=0)
+        kept &= candidates
+    expected = {s: tuple(np.flatnonzero(kept[:, s]).tolist()) for s in range(n) if kept[:, s].any()}
+    matrices = [sp.csr_array(matrix.astype(float)) for matrix in stack]
+    assert graphs.end_components(matrices, given) == expected
+
+
+def test_a_union_of_patterns_holds_the_chosen_rows_of_all():
+    rng = np.random.default_rng(0)
+    stack = rng.random((7, 9, 9)) < 0.2
+    rows = rng.random((9, 7)) < 0.5
+    matrices = [sp.csr_array(matrix.astype(float)) for matrix in stack]
+    np.testing.assert_array_equal(graphs.union(matrices).toarray(), stack.any(axis=0))
+    np.testing.assert_array_equal(graphs.union(matrices, rows).toarray(), (stack & rows.T[:, :, None]).any(axis=0))

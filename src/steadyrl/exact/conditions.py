@@ -116,15 +116,13 @@ def check_episodic(process: LearningProcess, policy: ArrayLike | None = None) ->
 
 def _staying(process: LearningProcess) -> dict[int, tuple[int, ...]]:
     """Return the end components among the non-terminal states that some policy reaches."""
-    n, n_actions = process.n_states, process.n_actions
-    possible = sum(matrix.astype(bool).astype(np.int32) for matrix in process.transitions)
+    possible = graphs.union(process.transitions)
     reachable = graphs.reachable(possible, process.initial > 0)
     candidates = reachable & ~process.terminal
     if _acyclic(possible, candidates):
         return {}
-    stacked = sp.vstack(process.transitions).tocsr()
-    rows = (np.arange(n)[:, None] + n * np.arange(n_actions)[None, :]).ravel()
-    return graphs.end_components(stacked[rows], n_actions, candidates)
+    del possible
+    return graphs.end_components(process.transitions, candidates)
 
 
 def _staying_under(process: LearningProcess, policy: NDArray[np.float64]) -> dict[int, tuple[int, ...]]:
@@ -144,11 +142,14 @@ def _acyclic(graph: sp.csr_array, states: NDArray[np.bool_]) -> bool:
 
 def _cure(process: LearningProcess, states: NDArray[np.int64]) -> str:
     limit = "a time limit would end such episodes (process.with_time_limit, --time-limit)"
-    absorbing = [int(s) for s in states[:1000] if all(matrix[[s], [s]][0] == 1 for matrix in process.transitions)]
-    if not absorbing:
+    stays = np.ones(process.n_states, dtype=bool)
+    for matrix in process.transitions:
+        stays &= matrix.diagonal() == 1
+    absorbing = states[stays[states]]
+    if not len(absorbing):
         return limit
     return (
-        f"if episodes are meant to end in {name_states(process, np.array(absorbing))}, which no action leaves, "
+        f"if episodes are meant to end in {name_states(process, absorbing)}, which no action leaves, "
         f"LearningProcess.from_mdp makes such states terminal; else {limit}"
     )
 
