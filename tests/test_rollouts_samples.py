@@ -89,13 +89,13 @@ def test_renumbering_on_the_fly_is_renumbering():
         ends += [False] * length + [True]
         path += [(i, age) for age in range(1, length + 2)]
 
-    class Recorded:
+    class Recorded(Perturbation):
         """The detours that the collector drew, in the same order from the same generator."""
 
         def draw(self, count, *, rng):
             return np.array([int(perturbation.draw(1, rng=rng)[0]) for _ in range(count)])
 
-    times = steadyrl.renumber(ends, Recorded(), rng=Block.of(task, 0).rng)
+    times = steadyrl.renumber(ends, Recorded(0.5), rng=Block.of(task, 0).rng)
     arrays = collector.arrays()
     expected = np.zeros((40, 2), dtype=int)
     for time, place in zip(times, path, strict=True):

@@ -1,4 +1,4 @@
-"""`steadyrl collect`: complete episodes of a real environment, to a file."""
+"""`steadyrl collect`: collects complete episodes of an environment into a file."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from steadyrl.cli.options import Address, Backend, EnvironmentId, Make, PolicyName, Workers, check_out, make_arguments
+from steadyrl.common.files import why_no_such_file
 from steadyrl.common.tables import two_columns
 from steadyrl.common.terminal import console, say
 from steadyrl.errors import RolloutError
@@ -20,43 +23,50 @@ from steadyrl.rollouts.episodes import Episodes
 
 def collect(
     environment: EnvironmentId,
-    episodes: Annotated[int, typer.Option(help="How many complete episodes.")],
+    episodes: Annotated[int, typer.Option(help="Number of complete episodes.")],
     out: Annotated[
         Path,
         typer.Option(
-            help="The file to write (.npz); read it with steadyrl.Episodes.load. One that is there is replaced at the "
-            "end, by a whole one."
+            help="File to write (.npz); read it with steadyrl.Episodes.load. An existing file is replaced once the run "
+            "is complete."
         ),
     ],
     policy: PolicyName = "uniform",
     seed: Annotated[
-        int, typer.Option(help="Of everything random; the same seed gives the same file (EnvPool's is another).")
+        int,
+        typer.Option(help="Seed of all random numbers. The same seed gives the same file; EnvPool gives another one."),
     ] = 0,
     backend: Backend = "auto",
     workers: Workers = None,
     address: Address = None,
     step_timeout: Annotated[
-        float | None, typer.Option(help="Seconds that one step of the environment may take.")
+        float | None, typer.Option(help="Seconds that one environment step may take; a slower step is an error.")
     ] = None,
     on_error: Annotated[str, typer.Option(help="'raise', or 'skip' to leave out episodes that fail.")] = "raise",
     max_episode_steps: Annotated[
         int | None,
-        typer.Option(help="A longer episode is an error; by default the environment's limit, or 100,000."),
+        typer.Option(
+            help="Longest episode, in steps; a longer one is an error. By default the environment's limit, or 100,000."
+        ),
     ] = None,
-    block_size: Annotated[int | None, typer.Option(help="Episodes that are run together in one place.")] = None,
-    trajectories: Annotated[bool, typer.Option("--trajectories", help="Keep whole trajectories.")] = False,
+    block_size: Annotated[
+        int | None, typer.Option(help="Number of episodes that are run together in one process.")
+    ] = None,
+    trajectories: Annotated[
+        bool, typer.Option("--trajectories", help="Keep all observations, actions and rewards.")
+    ] = False,
     make: Make = None,
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Go on from the blocks of an interrupted run, to as many --episodes as it had, or more."
+            "--resume", help="Continue an interrupted run from OUT.partial, with as many --episodes as it had, or more."
         ),
     ] = False,
 ) -> None:
     """Collect complete episodes of an environment: lengths, returns, and sums of the observation at each age.
 
-    Every episode that is started is finished and counted. Finished blocks are kept in OUT.partial until the run is
-    complete, so an interrupted run goes on with --resume, to the same bytes.
+    Every episode that is started is finished and counted. Finished blocks of episodes are kept in OUT.partial until OUT
+    is saved, so an interrupted run continues with --resume and gives the same bytes. SIGTERM acts like Ctrl-C.
 
     Examples:
     `steadyrl collect CartPole-v1 --episodes 10000 --out cartpole.npz`
@@ -65,6 +75,7 @@ def collect(
     """
     _check_file(out)
     partial = out.with_name(out.name + ".partial")
+    replaces = out.exists()
     with _saying_how_to_go_on(partial):
         found = collect_episodes(
             environment,
@@ -82,15 +93,14 @@ def collect(
             make_arguments=make_arguments(make),
             checkpoint=partial,
             resume=resume,
+            out=out,
             progress=True,
         )
-    replaces = out.exists()
-    found.save(out)
     _print_episodes(found, f"{out}, in the place of the one that was there" if replaces else str(out))
 
 
 def _check_file(out: Path) -> None:
-    """Say why the file could not be written in the end, before anything is run."""
+    """Raise RolloutError if the file could not be written at the end, before anything is run."""
     if out.is_dir():
         raise RolloutError(
             f"--out is {str(out)!r}, which is a directory; name a file in it, as {str(out / 'episodes.npz')!r}"
@@ -102,11 +112,16 @@ def _check_file(out: Path) -> None:
     if not out.absolute().parent.is_dir():
         raise RolloutError(f"--out is {str(out)!r}, but there is no directory {str(out.parent)!r}; make it first")
     check_out(out, out.absolute().parent)
+    for path in (out, out.with_name(out.name + ".partial")):
+        if (reason := why_no_such_file(path)) is not None:
+            raise RolloutError(
+                f"--out is {str(out)!r}, but {path.name!r} cannot be written: {reason}; use another name"
+            )
 
 
 @contextmanager
 def _saying_how_to_go_on(partial: Path) -> Iterator[None]:
-    """On Ctrl-C, say what is kept and stop."""
+    """On Ctrl-C, say which blocks are kept, and stop with status 130."""
     try:
         yield
     except KeyboardInterrupt:
@@ -119,13 +134,20 @@ def _saying_how_to_go_on(partial: Path) -> Iterator[None]:
 def _print_episodes(found: Episodes, file: str) -> None:
     rows = [("episodes", f"{len(found):,}, {found.steps:,} steps")]
     if len(found) > 1:
-        error = 1.96 * found.lengths.std(ddof=1) / math.sqrt(len(found))
-        rows.append(("E[T]", f"{found.average_episode_length:.6g} ± {error:.3g} (95%; T = Gymnasium's length + 1)"))
+        mean, error = _mean(found.lengths)
+        rows.append(("mean episode length", f"{mean:.6g} ± {error:.3g} (95%)"))
+        rows.append(("E[T]", f"{mean + 1:.6g} ± {error:.3g} (mean episode length + 1: the reset counts)"))
         rows.append(("CV of T", f"{found.lengths.std(ddof=1) / found.average_episode_length:.3g}"))
-        spread = 1.96 * found.returns.std(ddof=1) / math.sqrt(len(found))
-        rows.append(("return", f"{found.returns.mean():.6g} ± {spread:.3g}"))
+        rows.append(("mean return", "{:.6g} ± {:.3g} (95%)".format(*_mean(found.returns))))
     rows.append(("ends", f"{int(found.terminated.sum()):,} terminated, {int(found.truncated.sum()):,} truncated"))
     if found.skipped:
         rows.append(("left out", f"{len(found.skipped):,}, the first: {found.skipped[0].message}"))
     rows.append(("file", file))
     console().print(two_columns(rows))
+
+
+def _mean(values: NDArray[Any]) -> tuple[float, float]:
+    """Return the mean and half the width of its 95% interval, also where the sum of the values would overflow."""
+    scale = float(np.abs(values).max()) or 1.0
+    parts = values / scale
+    return float(parts.mean()) * scale, 1.96 * float(parts.std(ddof=1)) / math.sqrt(len(values)) * scale

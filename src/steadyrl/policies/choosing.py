@@ -44,8 +44,8 @@ def resolve_policy(
     if isinstance(policy, str | os.PathLike):
         if not Path(policy).is_file():
             raise PolicyError(
-                f'policy is {os.fspath(policy)!r}; it must be "uniform", "gaussian", or a policy file or a '
-                "Stable-Baselines3 model (.zip)"
+                f'policy is {os.fspath(policy)!r}; it must be "uniform", "gaussian", or the path of a policy file or '
+                "of a Stable-Baselines3 model (.zip)"
             )
         if is_zip(policy):
             return load_sb3_model(policy, observations), Path(policy).name

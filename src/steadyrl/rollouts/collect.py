@@ -34,6 +34,8 @@ from steadyrl.rollouts.schedule import Schedule
 
 T = TypeVar("T", bound="Saved", covariant=True)
 
+MOST_EPISODES = 1 << 32
+
 WIDEST = 10_000
 """Number of observed values above which sums at each age are not kept unless asked for."""
 
@@ -120,6 +122,7 @@ def collect_episodes(
         (100, True)
     """
     check_count("episodes", episodes)
+    _require_few_enough("episodes", episodes)
     options = Options(
         seed, backend, workers, address, block_size, max_episode_steps, step_timeout, on_error, make_arguments
     )
@@ -219,6 +222,7 @@ def collect_samples(
         ((8, 2, 4), (8, 2))
     """
     check_count("rollouts", rollouts)
+    _require_few_enough("rollouts", rollouts)
     check_count("episodes", episodes)
     options = Options(
         seed, backend, workers, address, block_size, max_episode_steps, step_timeout, on_error, make_arguments
@@ -367,6 +371,11 @@ def _run_blocks(plan: Plan, schedule: Schedule, note: Any) -> Generator[tuple[in
         while (block := schedule.take()) is not None:
             yield block, run_block(task, block)
             schedule.done(block)
+
+
+def _require_few_enough(name: str, value: int) -> None:
+    if value > MOST_EPISODES:
+        raise RolloutError(f"{name} is too large; a run has at most 2**32, since each needs a seed of its own")
 
 
 def _as_times(times: ArrayLike) -> tuple[int, ...]:

@@ -74,7 +74,7 @@ def _given(task: Task, limit: int | None) -> dict[str, Any]:
 
 def _on_the_command_line(source: Source, name: str, policy: Policy) -> bool:
     """Whether the command line can name this environment and this policy."""
-    named = isinstance(policy, UniformPolicy) or name == "gaussian" or name.endswith(".safetensors")
+    named = isinstance(policy, UniformPolicy) or name == "gaussian" or name.endswith((".safetensors", ".zip"))
     return source.id is not None and named and all(_text(value) is not None for value in source.arguments.values())
 
 
@@ -101,7 +101,7 @@ def _text(value: Any) -> str | None:
 def _call(function: str, task: Task, policy: str, positional: list[Any], named: Mapping[str, Any]) -> str:
     environment = task.source.name if task.source.id is None else repr(task.source.id)
     shown = policy if policy == "tabular" or not isinstance(task.policy, UniformPolicy) else repr(policy)
-    shown = repr(policy) if policy == "gaussian" or policy.endswith(".safetensors") else shown
+    shown = repr(policy) if policy == "gaussian" or policy.endswith((".safetensors", ".zip")) else shown
     words = [environment, shown, *map(repr, positional), *(f"{key}={value!r}" for key, value in named.items())]
     words += [f"make_arguments={dict(task.source.arguments)!r}"] if task.source.arguments else []
     return f"steadyrl.{function}({', '.join(words)})"

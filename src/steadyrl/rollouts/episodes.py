@@ -311,13 +311,14 @@ class EpisodeFold:
     def __init__(self, work: EpisodeWork, size: int) -> None:
         self._work = work
         n = work.total
-        self._columns: Arrays = {
-            "lengths": np.empty(n, dtype=np.int64),
-            "returns": np.empty(n),
-            "terminated": np.empty(n, dtype=bool),
-            "truncated": np.empty(n, dtype=bool),
-            "seeds": np.empty(n, dtype=np.uint32),
-        }
+        types = {"lengths": np.int64, "returns": np.float64, "terminated": bool, "truncated": bool, "seeds": np.uint32}
+        try:
+            self._columns: Arrays = {name: np.empty(n, dtype) for name, dtype in types.items()}
+        except (MemoryError, ValueError) as error:
+            raise RolloutError(
+                f"{n:,} episodes need {22 * n / 2**30:,.0f} GiB of memory, which is not there; collect fewer at once, "
+                "with several seeds"
+            ) from error
         self._count = 0
         self._sums = AgeSums.empty(size)
         self._tracks: dict[str, list[Any]] = {name: [] for name in _TRACKS}

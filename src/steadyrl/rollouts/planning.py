@@ -24,6 +24,8 @@ from steadyrl.policies.tables import TabularPolicy
 from steadyrl.rollouts.blocks import BLOCK_SIZE, COPIES, HEAVY_COPIES, Task, Work
 from steadyrl.rollouts.ray_tasks import import_ray
 
+LARGEST_SEED, MOST_WORKERS = 1 << 128, 1000
+
 BACKENDS = ("auto", "serial", "processes", "envpool", "ray")
 
 Backend = Literal["serial", "processes", "envpool", "ray"]
@@ -44,7 +46,8 @@ class Options:
     make_arguments: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        check_seed(self.seed)
+        if check_seed(self.seed) >= LARGEST_SEED:
+            raise RolloutError("seed is too large; it must be below 2**128")
         if self.backend not in BACKENDS:
             raise RolloutError(f"backend is {self.backend!r}; it must be one of {', '.join(BACKENDS)}")
         if self.on_error not in ("raise", "skip"):
@@ -97,6 +100,8 @@ def make_plan(environment: Any, policy: Any, work: Work, options: Options) -> Pl
     observations, actions = observation_codec(description.observation_space), action_codec(description.action_space)
     chosen, policy_name = resolve_policy(policy, observations, actions, seed=options.seed)
     workers = int(options.workers or cores())
+    if workers > MOST_WORKERS and backend in ("processes", "envpool"):
+        raise RolloutError(f"workers is {workers:,}; on one machine it may be {MOST_WORKERS:,} at most")
     task = Task(
         source=source,
         observations=observations,
