@@ -220,7 +220,7 @@ def simulate(
         age[came_back] = 1
         if restagger is not None and t > 1:
             done = age == length
-            now = restagger.cuts(done)
+            now = restagger.step(done)
             length[now] = age[now]
         if t >= 1:
             yield np.where(null > 0, 0, age)

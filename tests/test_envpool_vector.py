@@ -155,7 +155,7 @@ def test_observations_changed_in_place_do_no_harm():
         ([True, False], "is list; it must be a numpy array of bool"),
         (np.ones(6, dtype=int), r"int64, shape \(6,\)"),
         (np.ones(5, dtype=bool), r"bool, shape \(5,\)"),
-        (np.zeros(6, dtype=bool), "selects no copy"),
+        (np.zeros(6, dtype=bool), "selects no environment"),
     ],
 )
 def test_a_bad_mask_is_refused_as_gymnasium_does(mask, words):

@@ -1,7 +1,8 @@
 """Watching ages: the distance of copies in step against the computed one, false alarms, and what is forgotten.
 
-Copies are simulated in numpy with known lengths. `phase_locked` is said to be wrong about once in a thousand batches;
-tests allow what a binomial at that rate exceeds once in 10,000 (seeds are fixed).
+Copies are simulated in numpy with known lengths. `off` is said to be wrong about once in a thousand batches,
+`phase_locked` once in a thousand trainings. Tests allow what a binomial at that rate exceeds once in 10,000; seeds are
+fixed.
 """
 
 import warnings
@@ -14,7 +15,7 @@ from scipy.stats import binom, norm
 
 from scripted import Drawn, Scripted
 from steadyrl import EpisodeLengths, PhaseMonitor, StaggeredVectorEnv, batch_distance, phase_distance
-from steadyrl.errors import DelaysError, PhaseLockWarning
+from steadyrl.errors import DelaysError, PhaseLockWarning, ToleranceError
 from steadyrl.lengths.delays import stationary_ages
 from steadyrl.lengths.life_table import LifeTable
 from steadyrl.live.phase import PhaseTracker
@@ -132,7 +133,8 @@ def test_copies_at_steady_state_raise_few_false_alarms(name, same_step, n, n_ste
     for t in range(known + 400 * n_steps):
         if tracker.update(copies.step()) and t > known:
             report = tracker.report()
-            alarms.append(report.phase_locked)
+            alarms.append(tracker.off)
+            assert not report.phase_locked
             distances.append(report.distance)
     # Neighbouring batches hold the same episodes, so alarms come in runs; a run counts as one.
     runs = np.sum(np.diff([0, *alarms]) > 0)
@@ -165,9 +167,9 @@ def test_the_average_episode_length_is_not_that_of_the_first_to_finish(same_step
             assert tracker.report().unresolved == pytest.approx(0.5, abs=0.1)
             assert tracker.report().average_episode_length > 15  # the finished ones: 6
     assert tracker.report().average_episode_length == pytest.approx(lengths.mean, rel=0.05)
-    found = tracker.lengths().probabilities
+    found = tracker.lengths.probabilities
     np.testing.assert_allclose(found[[6, 41]], [0.5, 0.5], atol=0.06)
-    assert tracker.stream_lengths().longest == (40 if same_step else 41)
+    assert tracker.stream_lengths.longest == (40 if same_step else 41)
     assert tracker.report().steps == 400 * 400
 
 
@@ -189,20 +191,20 @@ def test_cuts_are_not_ends(same_step):
         tracker.update(done, cut if cut.any() else None)
         np.testing.assert_array_equal(tracker.ages, copies.age)
     assert tracker.report().average_episode_length == pytest.approx(lengths.mean)
-    assert tracker.lengths().probabilities[lengths.longest] == pytest.approx(1)
+    assert tracker.lengths.probabilities[lengths.longest] == pytest.approx(1)
 
 
 def test_nothing_is_known_before_an_episode_has_ended():
     tracker = PhaseTracker(8, same_step=False, n_steps=2)
     assert np.isnan(tracker.report().distance)
-    assert tracker.lengths() is None
+    assert tracker.lengths is None
     for _ in range(10):
         tracker.update(np.zeros(8, dtype=bool))
     report = tracker.report()
     assert np.isnan(report.distance)
     assert (report.average_episode_length, report.ends, report.steps) == (np.inf, 0, 80)
     assert not report.phase_locked
-    assert tracker.lengths() is None
+    assert tracker.lengths is None
 
 
 @CONVENTIONS
@@ -220,7 +222,7 @@ def test_a_longer_life_shows_within_a_few_episodes(same_step):
     for _ in range(3 * 500):
         tracker.update(copies.step())
     assert tracker.report().average_episode_length == pytest.approx(500, rel=0.05)
-    assert tracker.lengths().survival[60] > 0.95  # little is left of lengths about 20
+    assert tracker.lengths.survival[60] > 0.95  # little is left of lengths about 20
     copies.lengths = normal_lengths(20, 3)  # and back
     for _ in range(500 + 20 * 10):
         tracker.update(copies.step())
@@ -264,12 +266,12 @@ def test_the_monitor_warns_once_and_changes_nothing(mode):
     assert len(caught) == 1
     assert caught[0].category is PhaseLockWarning
     assert caught[0].filename == __file__
-    assert "32 copies march through their episodes in step" in str(caught[0].message)
-    assert "E[T] = 10" in str(caught[0].message)
+    assert "32 environments run through their episodes in lockstep" in str(caught[0].message)
+    assert "mean episode length of 9 steps" in str(caught[0].message)
     report = envs.report()
     assert report.phase_locked
     assert report.average_episode_length == pytest.approx(10)
-    assert envs.lengths().probabilities[10] == pytest.approx(1)
+    assert envs.lengths.probabilities[10] == pytest.approx(1)
 
 
 def test_the_monitor_is_silent_if_told_so_and_around_a_cure():
@@ -309,7 +311,7 @@ def test_the_monitors_ages_are_right_under_masked_resets(mode):
             assert list(options) == ["reset_mask"]
     # Episodes that were reset from outside are censored, as if cut: lengths are those of Drawn.
     expected = EpisodeLengths.from_gymnasium(np.repeat([2, 5, 9], [5, 3, 2]))
-    np.testing.assert_allclose(envs.lengths().probabilities[[3, 6, 10]], expected.probabilities[[3, 6, 10]], atol=0.12)
+    np.testing.assert_allclose(envs.lengths.probabilities[[3, 6, 10]], expected.probabilities[[3, 6, 10]], atol=0.12)
 
 
 # Restaggering
@@ -322,7 +324,7 @@ def test_auto_does_not_stagger_copies_that_are_spread(same_step):
         copies = Copies(LENGTHS[name], 64, same_step=same_step, steady=True, seed=9)
         staggering.tracker.ages[:] = copies.age
         for _ in range(16 * 400):
-            assert not staggering.cuts(copies.step()).any() or staggering.staggerings <= 2
+            assert not staggering.step(copies.step()).any() or staggering.staggerings <= 2
         # 400 batches at one false alarm in a thousand: more than 4 would happen once in 16,000 runs.
         assert staggering.staggerings <= 4
 
@@ -333,24 +335,24 @@ def test_auto_waits_until_lengths_are_known():
     copies = Copies(LENGTHS["two"], 64, same_step=False, steady=False, seed=10)
     for _ in range(36):
         done = copies.step()
-        assert not staggering.cuts(done).any()
+        assert not staggering.step(done).any()
     for _ in range(200):
         done = copies.step()
-        cut = staggering.cuts(done)
+        cut = staggering.step(done)
         copies.over |= cut
         np.testing.assert_array_equal(staggering.tracker.ages, copies.age)
     assert staggering.staggerings >= 1
 
 
 def test_bad_settings_are_refused():
-    for arguments, message in (
-        ({"num_envs": 0}, "num_envs is 0"),
-        ({"n_steps": 1.5}, "n_steps is 1.5"),
-        ({"n_steps": True}, "n_steps is True"),
-        ({"tolerance": 0}, "tolerance is 0"),
-        ({"tolerance": 2}, "tolerance is 2"),
+    for arguments, error, message in (
+        ({"num_envs": 0}, DelaysError, "num_envs is 0"),
+        ({"n_steps": 1.5}, DelaysError, "n_steps is 1.5"),
+        ({"n_steps": True}, DelaysError, "n_steps is True"),
+        ({"tolerance": 0}, ToleranceError, "tolerance is 0"),
+        ({"tolerance": 2}, ToleranceError, "tolerance is 2"),
     ):
-        with pytest.raises(DelaysError, match=message):
+        with pytest.raises(error, match=message):
             PhaseTracker(**{"num_envs": 4, "same_step": True, **arguments})
 
 

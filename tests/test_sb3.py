@@ -418,7 +418,7 @@ def test_what_cannot_be_made_is_said(arguments, error, words):
 # The callback
 
 
-def test_evaluation_under_normalisation_needs_the_same_layers_and_cuts_nothing(tmp_path):
+def test_evaluation_under_normalisation_may_have_the_same_layers_and_cuts_nothing(tmp_path):
     env = VecNormalize(SteadyVecEnv(clocks(4), [1, 2, 3, 4]))
     evaluation = VecNormalize(SteadyVecEnv(clocks(2), [1, 1]), training=False, norm_reward=False)
     callback = EvalCallback(evaluation, eval_freq=8, n_eval_episodes=4, verbose=0, log_path=str(tmp_path))
@@ -447,14 +447,15 @@ def logged(model, steps, callback, **kwargs):
 @pytest.mark.parametrize("make", [lambda env: ppo(env, 8), lambda env: A2C("MlpPolicy", env, n_steps=8, device="cpu")])
 def test_phase_locked_batches_are_logged_and_warned_of_once(make):
     model = make(clocks(16, length=20))
-    with pytest.warns(PhaseLockWarning, match=r"batches of 8 steps .* 16 copies .* SteadyVecEnv\(venv\)") as caught:
+    words = r"16 environments .* batches of 8 steps.* SteadyVecEnv\(venv\)"
+    with pytest.warns(PhaseLockWarning, match=words) as caught:
         rows = logged(model, 8 * 16 * 20, SteadyStateCallback(), log_interval=1)
     assert len([w for w in caught if w.category is PhaseLockWarning]) == 1
     assert len(rows) >= 19
     last = rows[-1]
     assert last["steady/phase_distance"] > 0.4
-    assert last["steady/average_episode_length"] == pytest.approx(21)
-    assert last["steady/mixing_time"] == np.inf
+    assert last["steady/ep_len_mean"] == pytest.approx(20)
+    assert last["steady/in_lockstep"] == 1
     assert "steady/phase_distance" not in rows[0]  # nothing has ended yet
 
 
@@ -466,7 +467,8 @@ def test_cured_batches_are_logged_as_such_without_a_warning(delays):
         warnings.simplefilter("error")
         rows = logged(ppo(VecNormalize(env), 8), 8 * 32 * 30, callback)
     assert rows[-1]["steady/phase_distance"] < 0.1
-    assert rows[-1]["steady/average_episode_length"] == pytest.approx(21)
+    assert rows[-1]["steady/ep_len_mean"] == pytest.approx(20)
+    assert rows[-1]["steady/in_lockstep"] == 0
     # Two routes: what the wrapper knows, and what the callback reads from the infos.
     assert callback.report == env.phase
 
@@ -501,13 +503,11 @@ def test_off_policy_algorithms_can_have_it_too():
     sac.learn(120, callback=SteadyStateCallback(n_steps=4))
 
 
-def test_the_mixing_time_is_that_of_the_recent_lengths():
-    model = ppo(DummyVecEnv([Dice] * 32), 16)  # 2 or 40 actions: never, in the stream of Stable-Baselines3 (period 2)
-    callback = SteadyStateCallback()
+def test_lengths_are_logged_as_gymnasium_counts_them():
+    model = ppo(DummyVecEnv([Dice] * 32), 16)  # 2 or 40 actions, evenly
     with pytest.warns(PhaseLockWarning):
-        rows = logged(model, 16 * 32 * 30, callback)
-    assert rows[-1]["steady/mixing_time"] == np.inf
-    assert rows[-1]["steady/average_episode_length"] == pytest.approx(22, rel=0.15)
+        rows = logged(model, 16 * 32 * 30, SteadyStateCallback())
+    assert rows[-1]["steady/ep_len_mean"] == pytest.approx(21, rel=0.15)
 
 
 def test_without_stable_baselines3_the_pip_line_is_named():

@@ -19,7 +19,7 @@ from scipy.stats import chisquare
 
 from scripted import Drawn, Scripted, code
 from steadyrl import Delays, EpisodeLengths, PhaseMonitor, StaggeredVectorEnv, design_delays, pre_roll
-from steadyrl.errors import CopyLostError, DelaysError, PolicyError, WrapperError
+from steadyrl.errors import CopyLostError, DelaysError, PolicyError, ToleranceError, WrapperError
 from steadyrl.lengths.delays import stationary_ages
 from steadyrl.lengths.next_step_delays import allowing_for_resets, unforeseen_ends
 
@@ -755,7 +755,7 @@ def test_delays_for_episodes_without_an_action_do_not_fit_a_stream_without_ends(
 
 def test_bad_settings_are_refused():
     envs = scripted(SyncVectorEnv, NEXT_STEP)
-    with pytest.raises(DelaysError, match="tolerance is 0"):
+    with pytest.raises(ToleranceError, match="tolerance is 0"):
         StaggeredVectorEnv(envs, "auto", tolerance=0)
     with pytest.raises(DelaysError, match="n_steps is 0"):
         PhaseMonitor(envs, n_steps=0)
@@ -810,17 +810,37 @@ def test_copies_with_other_spaces_are_refused(space):
             build(Unchecked(envs), [1, 2, 3])
 
 
-def test_a_vector_environment_that_ignores_reset_masks_is_refused():
-    def stagger(envs, delays):
-        envs = StaggeredVectorEnv(envs, delays)
-        envs.reset(seed=0)
-        for _ in range(6):
-            envs.step(np.zeros(4, dtype=int))
+class Maskless(Lives):
+    """A vector environment that resets all copies, whatever the mask says."""
 
-    for cure in (stagger, pre_roll):
-        envs = gymnasium.make_vec("CartPole-v1", 4, vectorization_mode="vector_entry_point")
-        with pytest.raises(WrapperError, match="CartPoleVectorEnv has reset copies outside"):
-            cure(envs, [1, 2, 3, 4])
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)
+
+
+class Fussy(Lives):
+    """A vector environment that takes no options."""
+
+    def reset(self, *, seed=None, options=None):
+        if options:
+            raise RuntimeError("no options, please")
+        return super().reset(seed=seed)
+
+
+@pytest.mark.parametrize("inside", [Maskless, Fussy])
+def test_a_vector_environment_that_cannot_restart_single_copies_is_refused_at_once(inside):
+    for cure in (StaggeredVectorEnv, pre_roll):
+        with pytest.raises(WrapperError, match=rf"{inside.__name__} cannot restart single .*vectorization_mode='sync'"):
+            cure(inside(4, 20), [1, 2, 3, 4])
+    alone = StaggeredVectorEnv(inside(1, 20), [3])  # a reset of one is a reset of all
+    alone.reset(seed=0)
+
+
+def test_a_vector_environment_that_says_it_honours_masks_is_not_tried_out():
+    inside = Lives(4, 20)
+    state = inside.rng.bit_generator.state
+    inside.metadata["reset_mask"] = True
+    StaggeredVectorEnv(inside)
+    assert inside.rng.bit_generator.state == state
 
 
 @pytest.mark.parametrize("victim", [0, 2])

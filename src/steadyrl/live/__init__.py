@@ -1,11 +1,15 @@
-"""Running copies of an environment: their ages, whether they are in step, and when to cut whose episode short.
+"""Running environments: their ages, whether they run in lockstep, and which episodes to cut short when.
 
 Everything here sees the ends of episodes and nothing else of an environment: arrays in, arrays out.
 
+- `ages`: the age of each environment, and visits to each age, from the flags that say whose episode ended
+- `lockstep`: two tests for lockstep, with a stated rate of false alarms
 - `phase`: `PhaseTracker` follows the ages and reports how far they are from the steady state
-- `staggering`: decides which copies are cut, so that the ages come to steady state and stay there
+- `stagger_law`: anytime-optimal staggering as pure functions; `stagger` has `StaggerController`, the shell around them
+- `staggering`: designed delays as a schedule of truncations, one for each environment
 """
 
 from steadyrl.live.phase import PhaseReport, PhaseTracker
+from steadyrl.live.stagger import StaggerController
 
-__all__ = ["PhaseReport", "PhaseTracker"]
+__all__ = ["PhaseReport", "PhaseTracker", "StaggerController"]

@@ -1,50 +1,150 @@
-"""When to cut which copy's episode short, so that the copies' ages come to steady state and stay there.
+"""Which episodes to cut short and when, so that the ages of the environments come to steady state and stay there.
 
-A copy with delay D in a window W is restarted W - D steps after the start of the window, once; after it, the copies'
-ages are those of copies that have run D steps. A cut is a truncation, so nothing is thrown away.
+An environment with delay D in a window of W steps is restarted W - D steps after the start of the window, once. At the
+end of the window its age is that of an environment that has run for D steps. A cut is a truncation, so nothing is
+thrown away.
 
-Learning undoes it: when episodes become ten times longer, all ages are small against them, and the copies march in
-step again. With "auto" the ages are watched, and as soon as they are off by more than chance, new delays are designed
-from recent lengths and each copy is cut once more.
+Learning undoes it: when episodes become ten times longer, all ages are small against them, and the environments run in
+lockstep again. With "auto" the ages are watched, and when they differ from the long run by more than chance, new
+delays are designed from the lengths of recent episodes and each environment is cut once more.
 
-Where a reset is a step of its own (NEXT_STEP), a copy that has just been reset cannot be cut in that very step. Where
-lengths tell beforehand that this is about to happen (they are fixed, or a time limit ends most episodes), the copy is
-cut two steps earlier as well, which makes room. Otherwise it is left one step ahead; that happens to a share of about
-1 / E[T] of the copies, and the delays asked for allow for it (`resets`).
+Where a reset is a step of its own (NEXT_STEP), an environment that has just been reset cannot be cut in that very step.
+Where lengths tell beforehand that this is about to happen (they are fixed, or a time limit ends most episodes), its
+episode is cut two steps earlier as well, which makes room. Otherwise the environment is left one step ahead. That
+happens to about 1 / E[T] of the environments, and the delays are corrected for it (`lengths.next_step_delays`).
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steadyrl.errors import DelaysError
 from steadyrl.lengths.delays import Delays, design_delays, refuse_lengths
+from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.lengths.next_step_delays import LIKELY, allowing_for_resets, hazards, unforeseen_ends
-from steadyrl.live.phase import LOOK, Flags, PhaseTracker
+from steadyrl.live.ages import Flags
+from steadyrl.live.phase import KNOWN, LOOK, PhaseReport, PhaseTracker
 
 DelaysLike: TypeAlias = Delays | ArrayLike | Literal["auto"]
+Ages: TypeAlias = NDArray[np.int64]
 
-KNOWN = 0.95
-"""The share of episodes whose length must be known before "auto" designs delays."""
+
+class Staggering(Protocol):
+    """What wrappers ask of an object that decides which episodes are cut."""
+
+    def step(self, done: Flags) -> Flags:
+        """Return the environments to cut in this step, given those whose episode ended in it by itself."""
+
+    def reset(self, mask: Flags | None = None, *, seed: int | list[int] | None = None) -> None:
+        """Take note that all environments were reset, or those in the mask; a seed makes what follows reproducible."""
+
+    @property
+    def ages(self) -> Ages:
+        """Ages of the states that the environments are in; 1 after a reset."""
+
+    @property
+    def phase(self) -> PhaseReport:
+        """How far the ages in the last batch are from those in the long run."""
+
+    @property
+    def lengths(self) -> EpisodeLengths | None:
+        """Distribution of T of recent episodes, running ones included; None if none has ended yet."""
+
+    @property
+    def cuts(self) -> int:
+        """Number of episodes cut short so far."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether no more cuts will come, however the ages look."""
+
+
+class CutSchedule:
+    """One window of steps in which each environment is cut once, at the step that its delay says.
+
+    Args:
+        num_envs: number of environments.
+
+    Example:
+        >>> schedule, nobody = CutSchedule(2), np.zeros(2, dtype=bool)
+        >>> schedule.plan(np.array([1, 3]), window=3, offset=0)  # the delay 3 fills the window: no cut
+        >>> [schedule.step(nobody, nobody, np.ones(2, dtype=int)).tolist() for _ in range(3)]
+        [[False, False], [True, False], [False, False]]
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self._nobody = np.zeros(num_envs, dtype=bool)
+        self._due = np.full(num_envs, -1, dtype=np.int64)
+        self.now = self._last = 0
+        self.hazard = np.zeros(1)
+        """P(T = k | T >= k) for k = 0, 1, ..., as far as known; used with NEXT_STEP only."""
+
+    @property
+    def steps_left(self) -> int:
+        """Steps until the last environment of the window is cut; 0 outside a window."""
+        return max(self._last - self.now, 0)
+
+    @property
+    def steps_since(self) -> int:
+        """Steps since the last environment of the window was cut; 0 within a window."""
+        return max(self.now - self._last, 0)
+
+    def clear(self) -> None:
+        """Forget the window."""
+        self.now = self._last = 0
+        self._due[:] = -1
+
+    def plan(self, delays: Ages, *, window: int, offset: int) -> None:
+        """Start a window now; each environment is cut after `window - delay + offset` steps (at 0: never)."""
+        wait = window - delays + offset
+        self._due = np.where(wait > 0, self.now + wait, -1)
+        self._last = int(self._due.max())
+
+    def tick(self) -> None:
+        """Let a step pass in which nobody can be cut."""
+        self.now += 1
+
+    def step(self, done: Flags, restarting: Flags, ages: Ages) -> Flags:
+        """Let a step pass; return who is cut in it.
+
+        Args:
+            done: environments whose episode ended in this step by itself.
+            restarting: environments whose reset this step was (NEXT_STEP).
+            ages: ages before this step.
+        """
+        self.now += 1
+        # An environment that ends by itself, or has just been reset, is where a cut would put it (or one step past).
+        cut: Flags = ((self._due == self.now) | self._in_the_way(ages)) & ~done & ~restarting
+        return cut
+
+    def _in_the_way(self, ages: Ages) -> Flags:
+        """Whose reset would fall on the step of its cut: its episode probably ends in the next step."""
+        soon = self._due == self.now + 2
+        if not soon.any() or len(self.hazard) == 1:
+            return self._nobody
+        next_age = np.minimum(ages + 2, len(self.hazard) - 1)
+        found: Flags = soon & (self.hazard[next_age] > LIKELY)
+        return found
 
 
 class Restagger:
-    """Decides, step by step, which copies are cut.
+    """Decides, step by step, which episodes are cut: by given delays once, or by "auto" whenever ages are off.
 
     Args:
-        num_envs: how many copies.
-        delays: `Delays` (assigned to the copies by quantile, in random order), one whole number a copy, or "auto".
+        num_envs: number of environments.
+        delays: `Delays` (assigned to the environments by quantile, in random order), one whole number per
+            environment, or "auto".
         same_step: whether a reset takes no step of its own in the stream.
-        tolerance: the distance from steady state that "auto" puts up with.
-        n_steps: steps of the batches that "auto" watches.
-        rng: in which order copies get their delays.
+        tolerance: distance from steady state that "auto" puts up with.
+        n_steps: number of steps in the batches that "auto" watches.
+        rng: generator of the order in which environments get their delays.
 
     Example:
         >>> staggering = Restagger(3, [1, 2, 3], same_step=True)
-        >>> [staggering.cuts(np.zeros(3, dtype=bool)).tolist() for _ in range(3)]
+        >>> [staggering.step(np.zeros(3, dtype=bool)).tolist() for _ in range(3)]
         [[False, True, False], [True, False, False], [False, False, False]]
     """
 
@@ -60,106 +160,123 @@ class Restagger:
     ) -> None:
         self.tracker = PhaseTracker(num_envs, same_step=same_step, n_steps=n_steps, tolerance=tolerance)
         self.auto = isinstance(delays, str) and delays == "auto"
-        self.rng = np.random.default_rng() if rng is None else rng
+        self._rng = np.random.default_rng() if rng is None else rng
         self._delays = delays
-        self._none = np.zeros(num_envs, dtype=bool)
-        self._due = np.full(num_envs, -1, dtype=np.int64)
-        self._hazard = np.zeros(1)  # P(T = k | T >= k), as far as it is known
-        self._step = self._last = self._look = 0
+        self._nobody = np.zeros(self.tracker.num_envs, dtype=bool)
+        self._schedule = CutSchedule(self.tracker.num_envs)
+        self._look_due = 0
+        self._cuts = 0
         self.staggerings = 0
-        """How often the copies were staggered since all were reset."""
+        """Number of windows since all environments were reset."""
         self.reset()
 
     @property
-    def window_left(self) -> int:
-        """Steps until the last copy of the running window is cut; 0 if there is none."""
-        return self._last - self._step if self._last > self._step else 0
+    def ages(self) -> Ages:
+        """Ages of the states that the environments are in; 1 after a reset."""
+        return self.tracker.ages
 
-    def reset(self, mask: Flags | None = None) -> None:
-        """All copies were reset: they are in step again, and the delays start anew. Or those of the mask: go on."""
+    @property
+    def phase(self) -> PhaseReport:
+        """How far the ages in the last batch are from those in the long run."""
+        return self.tracker.report()
+
+    @property
+    def lengths(self) -> EpisodeLengths | None:
+        """Distribution of T of recent episodes, running ones included; None if none has ended yet."""
+        return self.tracker.lengths
+
+    @property
+    def cuts(self) -> int:
+        """Number of episodes cut short so far."""
+        return self._cuts
+
+    @property
+    def settled(self) -> bool:
+        """Whether all delays given have been carried out; never with "auto", which goes on watching."""
+        return not (self.auto or self._schedule.steps_left)
+
+    def reset(self, mask: Flags | None = None, *, seed: int | list[int] | None = None) -> None:
+        """Take note that all environments were reset, so that the delays start anew; or those in the mask only."""
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
         self.tracker.reset(mask)
         if mask is not None:
             return
-        self._step = self._last = self._look = self.staggerings = 0
-        self._due[:] = -1
+        self._look_due = self.staggerings = 0
+        self._schedule.clear()
         if not self.auto:
-            delays = self._allowing_for_resets(self._delays) if isinstance(self._delays, Delays) else self._delays
-            assigned = assigned_delays(delays, len(self._due), same_step=self.tracker.same_step, rng=self.rng)
+            tracker = self.tracker
+            if isinstance(self._delays, Delays) and not tracker.same_step:
+                delays: Any = self._for_next_step(self._delays)
+            else:
+                delays = self._delays
+            assigned = assigned_delays(delays, tracker.num_envs, same_step=tracker.same_step, rng=self._rng)
             # Where a reset is a step of its own, the first observation cannot be an end: all restart one step later.
-            self._schedule(assigned, offset=0 if self.tracker.same_step else 1)
+            self._start(assigned, offset=0 if tracker.same_step else 1)
 
-    def cuts(self, done: Flags) -> Flags:
-        """Return who is cut in this step, given whose episode ended in it by itself; call it once a step."""
-        cut = self.cuts_if_any(done)
-        return self._none if cut is None else cut
-
-    def cuts_if_any(self, done: Flags) -> Flags | None:
-        """The same, but None if nobody is."""
-        self._step += 1
-        cut = self._cuts_in_window(done) if self._step <= self._last else None
-        if self.tracker.update(done, cut):
-            self._look_again()
-        return cut
-
-    def watch(self, terminated: Flags, truncated: Flags) -> None:
-        """Take in a step outside the window, where nobody is cut; it takes less time than `cuts`."""
-        self._step += 1
-        if self.tracker.watch(terminated, truncated):
-            self._look_again()
-
-    def _look_again(self) -> None:
-        if self.auto and self._step >= self._look:
-            self._look = self._step + LOOK
-            if self._step > self._last + self.tracker.n_steps and self.tracker.phase_locked:
+    def step(self, done: Flags) -> Flags:
+        """Return who is cut in this step, given whose episode ended in it by itself; call it once per step."""
+        tracker, schedule = self.tracker, self._schedule
+        if schedule.steps_left:
+            cut = schedule.step(done, tracker.restarting, tracker.ages)
+            self._cuts += int(cut.sum())
+            complete = tracker.update(done, cut)
+        else:
+            cut = self._nobody
+            schedule.tick()
+            complete = tracker.update(done)
+        if complete and self.auto and schedule.now >= self._look_due:
+            self._look_due = schedule.now + LOOK
+            if schedule.steps_since > tracker.n_steps and tracker.off:
                 self._redesign()
-
-    def _cuts_in_window(self, done: Flags) -> Flags | None:
-        # A copy that ends by itself, or has just been reset, is where a cut would put it (or one step past).
-        cut: Flags = ((self._due == self._step) | self._in_the_way()) & ~done & ~self.tracker.restarting
-        return cut if cut.any() else None
+        return cut
 
     def _redesign(self) -> None:
         if self.tracker.report().unresolved > 1 - KNOWN:
             return
-        lengths = self.tracker.stream_lengths()
+        lengths = self.tracker.stream_lengths
         assert lengths is not None
-        delays = self._allowing_for_resets(design_delays(lengths, tolerance=self.tracker.tolerance))
-        self._schedule(delays.assign(len(self._due), rng=self.rng), offset=1)
+        delays = design_delays(lengths, tolerance=self.tracker.tolerance)
+        if not self.tracker.same_step:
+            delays = self._for_next_step(delays)
+        self._start(delays.assign(self.tracker.num_envs, rng=self._rng), offset=1)
 
-    def _allowing_for_resets(self, delays: Delays) -> Delays:
-        if delays.lengths is None or self.tracker.same_step:
-            return delays
-        self._hazard = hazards(delays.lengths)
-        ends = unforeseen_ends(delays.lengths, delays.window, self.tracker.ages, self.tracker.restarting)
-        return allowing_for_resets(delays, ends)
+    def _for_next_step(self, delays: Delays) -> Delays:
+        self._schedule.hazard = hazards_of(delays)
+        return for_next_step(delays, self.tracker.ages, self.tracker.restarting)
 
-    def _in_the_way(self) -> Flags:
-        """Whose reset would fall on the step of its cut: its episode probably ends in the next step."""
-        soon = self._due == self._step + 2
-        if not soon.any() or len(self._hazard) == 1:
-            return self._none
-        next_age = np.minimum(self.tracker.ages + 2, len(self._hazard) - 1)
-        found: Flags = soon & (self._hazard[next_age] > LIKELY)
-        return found
-
-    def _schedule(self, delays: NDArray[np.int64], offset: int) -> None:
-        wait = int(delays.max()) - delays + offset
-        self._due = np.where(wait > 0, self._step + wait, -1)
-        self._last = int(self._due.max())
+    def _start(self, delays: Ages, offset: int) -> None:
+        self._schedule.plan(delays, window=int(delays.max()), offset=offset)
         self.staggerings += 1
 
 
-def assigned_delays(
-    delays: DelaysLike, num_envs: int, *, same_step: bool, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Return one delay a copy: those given, or by quantile, in random order."""
+def for_next_step(delays: Delays, ages: Ages, restarting: Flags) -> Delays:
+    """Return delays corrected for NEXT_STEP autoreset, where an environment cannot be cut during its reset step.
+
+    Args:
+        delays: designed delays; those that do not come with lengths are returned as they are.
+        ages: ages of the environments now.
+        restarting: environments whose next step is their reset.
+    """
+    if delays.lengths is None:
+        return delays
+    return allowing_for_resets(delays, unforeseen_ends(delays.lengths, delays.window, ages, restarting))
+
+
+def hazards_of(delays: Delays) -> NDArray[np.float64]:
+    """Return P(T = k | T >= k) of the lengths that delays were designed for; an array of one zero if unknown."""
+    return np.zeros(1) if delays.lengths is None else hazards(delays.lengths)
+
+
+def assigned_delays(delays: DelaysLike, num_envs: int, *, same_step: bool, rng: np.random.Generator) -> Ages:
+    """Return one delay per environment: those given, or by quantile, in random order."""
     if isinstance(delays, Delays):
         return (delays.for_same_step() if same_step else delays).assign(num_envs, rng=rng)
     refuse_lengths(delays)
     values = np.asarray(delays)
     if values.shape != (num_envs,) or values.dtype.kind not in "iu" or (values < 1).any():
         raise DelaysError(
-            f"delays is {delays!r}; give Delays (as from design_delays(lengths)), or {num_envs} whole numbers, one a "
-            "copy, each 1 or more (StaggeredVectorEnv takes 'auto' as well)"
+            f"delays is {delays!r}; give Delays (as from design_delays(lengths)), or {num_envs} whole numbers of "
+            "steps, one per environment, each 1 or more (StaggeredVectorEnv takes 'auto' as well)"
         )
     return values.astype(np.int64)

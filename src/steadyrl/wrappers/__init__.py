@@ -1,16 +1,17 @@
-"""The cures for Gymnasium: wrappers that bring live environments to steady state, one a module.
+"""Wrappers for Gymnasium that bring running environments to steady state, one per module.
 
 For a vector environment:
 
-- `staggered_vector_env`: `StaggeredVectorEnv` cuts episodes short at the right times; nothing is thrown away
-- `phase_monitor`: `PhaseMonitor` only watches
-- `pre_roll`: runs copies ahead for designed times, so that the first batch is fair
+- `staggered_vector_env`: `StaggeredVectorEnv` staggers episodes by early truncations; nothing is thrown away
+- `phase_monitor`: `PhaseMonitor` only watches, and warns about lockstep
+- `pre_roll`: a warm-up with staggered offsets, so that the first batch is fair
 
 For a single environment: `perturbed_starts` (the paper's perturbation), `staggered_start`, `pre_rolled_start`,
 `stationary_start`.
 
-Shared: `vectors` (autoreset modes, masked resets, infos), `rows` (batched observations), `acting` (policies of any kind
-as one function), `arguments` (constructor arguments as JSON).
+Shared: `vectors` (autoreset modes, seeds, infos), `partial_resets` (restarting single environments), `lost_copies`
+(which environment failed), `rows` (batched observations), `acting` (policies of any kind as one function), `arguments`
+(constructor arguments as JSON).
 """
 
 from steadyrl.wrappers.perturbed_starts import PerturbedStarts

@@ -1,4 +1,4 @@
-"""What acts in an environment, and what it draws from: policies of any kind as one function, and generators."""
+"""Policies of any kind as one function of observations, and the random generators that wrappers draw from."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from steadyrl.errors import PolicyError
 def batch_actor(policy: Any, action_space: Any, rng: np.random.Generator) -> Callable[[Any], Any]:
     """Return a function from batched observations to batched actions.
 
-    `policy` has `act(observations, rng)`, as the policies of rollouts have, or is a function of the observations, or
-    None: then actions are drawn from the space.
+    Args:
+        policy: an object with `act(observations, rng)`, a function of the observations, or None for actions drawn from
+            the action space.
+        action_space: the action space of the batch.
+        rng: generator of the policy's noise, or of random actions.
     """
     if policy is None:
         action_space.seed(int(rng.integers(2**31)))
@@ -41,10 +44,10 @@ def single_actor(policy: Any, action_space: Any, rng: np.random.Generator) -> Ca
 def generator_after_reset(
     env: gymnasium.Env[Any, Any], seed: int | None, before: np.random.Generator | None
 ) -> np.random.Generator:
-    """Return what a wrapper draws from after its environment was reset with this seed.
+    """Return the generator that a wrapper draws from after its environment was reset with this seed.
 
-    It is `env.np_random`. Some environments do not seed that in a reset with a seed, or not as Gymnasium does: then it
-    is a generator of the wrapper's own with that seed, so that what is drawn can be had again.
+    This is `env.np_random`. Some environments do not seed that in a reset with a seed, or not as Gymnasium does. Then
+    it is a generator of the wrapper's own with that seed, so that runs can be repeated.
     """
     if seed is None:
         return env.np_random if before is None else before
@@ -52,7 +55,7 @@ def generator_after_reset(
 
 
 def _checked(act: Callable[[Any], Any], action_space: Any) -> Callable[[Any], Any]:
-    """Return the same function, which says so if its actions have another shape than the space's, or no numbers."""
+    """Return the same function with a check that its actions have the shape of the space and are numbers."""
     if not isinstance(action_space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return act
     fitting, what = ("biu", "whole numbers") if action_space.dtype.kind in "iu" else ("biuf", "numbers")

@@ -1,4 +1,4 @@
-"""Arguments of wrappers as JSON can hold them, so that an environment's spec can be written down and made again."""
+"""Constructor arguments of wrappers as JSON, so that an environment's spec can be saved and made again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WRITTEN = {"probabilities", "distance", "lengths"}  # what `as_plain` makes of 
 
 
 def as_plain(value: Any) -> Any:
-    """Return a value as JSON can hold it: numbers, text, lists and dictionaries."""
+    """Return a value as plain numbers, text, lists and dictionaries, as JSON can hold it."""
     if isinstance(value, Delays):
         lengths = None if value.lengths is None else value.lengths.probabilities.tolist()
         return {"probabilities": value.probabilities.tolist(), "distance": value.distance, "lengths": lengths}
@@ -31,7 +31,7 @@ def as_plain(value: Any) -> Any:
 
 
 def as_element(space: spaces.Space[Any], value: Any) -> Any:
-    """Return a value as the space has it: lists become arrays and tuples."""
+    """Return a value as an element of the space: lists become arrays and tuples."""
     if isinstance(space, spaces.Dict) and isinstance(value, Mapping):
         return {key: as_element(space[key], one) if key in space.spaces else one for key, one in value.items()}
     if isinstance(space, spaces.Tuple) and isinstance(value, list | tuple) and len(value) == len(space.spaces):
@@ -44,7 +44,7 @@ def as_element(space: spaces.Space[Any], value: Any) -> Any:
 
 
 def as_delays(value: Any) -> Delays:
-    """Return delays that were written down, or P(D = k) for k = 0, 1, ... as a list."""
+    """Return `Delays` from `Delays`, from what `as_plain` made of them, or from P(D = k), k = 0, 1, ..., as a list."""
     if isinstance(value, Delays):
         return value
     refuse_lengths(value)
@@ -54,13 +54,13 @@ def as_delays(value: Any) -> Delays:
     if isinstance(value, Mapping | str):
         raise DelaysError(
             f"delays is {value!r}; give Delays (as from design_delays(lengths)), P(D = k) for k = 0, 1, ... as a list, "
-            "or one delay, a whole number of steps ('auto' is for many copies: StaggeredVectorEnv)"
+            "or one delay, a whole number of steps ('auto' is for vector environments: StaggeredVectorEnv)"
         )
     return Delays(as_numbers("delays", value, DelaysError), float("nan"))
 
 
 def check_single(env: Any, wrapper: str, for_vectors: str) -> None:
-    """Refuse what is not a single environment, and say what there is for many copies."""
+    """Raise if this is not a single environment, and say what to use for vector environments."""
     if isinstance(env, gymnasium.Env):
         return
     if isinstance(env, VectorEnv):

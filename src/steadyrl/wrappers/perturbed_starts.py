@@ -25,19 +25,19 @@ _RECENT = 100  # episodes whose lengths "auto" averages
 class PerturbedStarts(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Spends G steps in a null state before every episode, the first included.
 
-    On the null state the observation is `null_observation`, the reward 0, the action ignored, and `info["null"]` is
-    True; leave such steps out of the loss. After the detour the episode's first observation and the info of its reset
-    arrive as they are, with reward 0.
+    On the null state the observation is `null_observation`, the reward is 0, the action is ignored, and `info["null"]`
+    is True; leave such steps out of the loss. After the detour the episode's first observation and the info of its
+    reset are passed on unchanged, with reward 0.
 
     Null steps are not steps of the environment: a TimeLimit inside (as `gymnasium.make` puts it) does not count
-    them, one around this wrapper does. Detours are drawn from `self.np_random`, so a seeded reset reproduces.
+    them, one around this wrapper does. Detours are drawn from `self.np_random`, so a reset with a seed is repeatable.
 
     Args:
         env: the environment.
         perturbation: a `Perturbation`, its epsilon (recursive), its arguments as a dictionary, or "auto": the paper's
-            epsilon = 1 - 1/E[T], E[T] being the mean over this copy's last 100 episodes (since a reset with a seed).
+            epsilon = 1 - 1/E[T], where E[T] is the mean over the last 100 episodes (since a reset with a seed).
         null_observation: the observation on the null state; by default the space's element nearest to zero.
-        average_episode_length: where "auto" starts from, before any episode has ended.
+        average_episode_length: E[T] that "auto" uses before the first episode has ended.
 
     Example:
         >>> env = PerturbedStarts(gymnasium.make("steadyrl/StateSweep-v0", n=3), Perturbation.from_detour([0, 0, 1]))
@@ -60,7 +60,7 @@ class PerturbedStarts(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
         check_single(
             env,
             "PerturbedStarts",
-            "wrap every copy: make_vec(id, num_envs=n, vectorization_mode='sync', wrappers=[perturbed]), where "
+            "wrap every environment: make_vec(id, num_envs=n, vectorization_mode='sync', wrappers=[perturbed]), where "
             "perturbed is a function of one environment",
         )
         self._perturbation = _as_perturbation(perturbation)
@@ -88,7 +88,7 @@ class PerturbedStarts(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
 
     @property
     def perturbation(self) -> Perturbation:
-        """What the next detour is drawn from."""
+        """The perturbation that the next detour is drawn from."""
         if self._perturbation is not None:
             return self._perturbation
         mean = float(np.mean(self._lengths)) if self._lengths else self._first_guess
@@ -99,7 +99,7 @@ class PerturbedStarts(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
         found = self.env.reset(seed=seed, options=options)
         self._rng = generator_after_reset(self, seed, self._rng)
         if seed is not None:
-            self._lengths.clear()  # so that it reproduces
+            self._lengths.clear()  # so that the run can be repeated
         self._steps = 0
         self._left = int(self.perturbation.draw(1, rng=self._rng)[0])
         if self._left == 0:
@@ -163,7 +163,7 @@ def _as_perturbation(given: Any) -> Perturbation | None:
 
 
 def _as_arguments(perturbation: Perturbation) -> dict[str, Any]:
-    """What JSON can hold, so that an environment's spec can be written down and made again."""
+    """Return the arguments that make this perturbation again, as JSON can hold them."""
     if perturbation.detour is not None:
         return {"detour": list(perturbation.detour)}
     return {"epsilon": perturbation.epsilon, "recursive": perturbation.recursive}

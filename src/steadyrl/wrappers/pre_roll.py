@@ -1,4 +1,4 @@
-"""Many copies, at steady state from the first step of training: run them for designed times, and throw that away."""
+"""Warm-up with staggered offsets: a vector environment that is at steady state from the first step of training."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from steadyrl.live.staggering import assigned_delays
 from steadyrl.wrappers.acting import batch_actor
-from steadyrl.wrappers.vectors import (
-    NamingLostCopies,
-    as_seed,
-    autoreset_mode,
-    check_copies,
-    check_inside,
-    masked_reset,
-)
+from steadyrl.wrappers.lost_copies import NamingLostCopies
+from steadyrl.wrappers.partial_resets import PartialResets
+from steadyrl.wrappers.vectors import as_seed, autoreset_mode, check_copies, check_inside
 
 
 def pre_roll(
     envs: VectorEnv[Any, Any, Any], delays: Any, policy: Any = None, *, seed: int | None = None
 ) -> tuple[Any, dict[str, Any]]:
-    """Reset all copies and run each for its delay; call it instead of `envs.reset`.
+    """Reset all environments and run each for its delay; call it instead of `envs.reset`.
 
-    All copies are stepped together, so it takes as many steps as the longest delay; each is restarted when its own
-    delay is left to run.
+    All environments are stepped together, so it takes as many steps as the longest delay. Each is restarted when only
+    its own delay is left to run. These steps are not used for learning.
 
     Args:
         envs: the vector environment.
-        delays: `Delays` (as from `design_delays`), or one whole number a copy.
-        policy: what acts: it has `act(observations, rng)`, or is a function of the batched observations; None
-            takes random actions. Take the policy that is about to be trained: ages are distributed as under this one.
-        seed: as for `envs.reset`, and of the order of the delays and the policy's noise.
+        delays: `Delays` (as from `design_delays`), or one whole number of steps per environment.
+        policy: the policy that acts: an object with `act(observations, rng)`, a function of the batched
+            observations, or None for random actions. Give the policy that is about to be trained, since the ages become
+            those under this policy.
+        seed: seed for `envs.reset`, for the order of the delays and for the policy's noise.
 
     Returns:
-        Observations and infos, as `reset` does. `infos["done"]` says which copies stand at the end of an episode:
-        with NEXT_STEP their next step is the reset, as after any end, so start your script's `done` flags from it.
+        Observations and infos, as `reset` does. `infos["done"]` marks environments at the end of an episode: with
+        NEXT_STEP their next step is the reset, as after any end, so start your script's `done` flags from it.
+
+    Raises:
+        WrapperError: if single environments cannot be restarted in this vector environment.
+        DelaysError: if the delays are none of these.
 
     Example:
         >>> import gymnasium, steadyrl
@@ -53,18 +53,21 @@ def pre_roll(
     rng = np.random.default_rng(seed)
     delay = assigned_delays(delays, envs.num_envs, same_step=mode != AutoresetMode.NEXT_STEP, rng=rng)
     longest = int(delay.max())
+    resets = PartialResets(envs)
     act = batch_actor(policy, envs.action_space, rng)
     done = np.zeros(envs.num_envs, dtype=bool)
     with NamingLostCopies(envs):
         observations, infos = envs.reset(seed=seed)
         for step in range(1, longest):
-            observations, _, terminated, truncated, infos = envs.step(act(observations))
-            done = terminated | truncated
             restart = longest - delay == step
+            if resets.by_flag and restart.any():
+                resets.mark(restart)
+            observations, _, terminated, truncated, infos = envs.step(act(observations))
+            done = np.asarray(terminated | truncated)
             if mode == AutoresetMode.DISABLED:
                 restart |= done
-            if restart.any():
-                observations, infos = masked_reset(envs, restart, observations)
-                done = done & ~restart
+            if restart.any() and not resets.by_flag:
+                observations, infos = resets.reset(restart, observations)
+            done = done & ~restart
     left = done if mode == AutoresetMode.NEXT_STEP else np.zeros(envs.num_envs, dtype=bool)
     return observations, {**infos, "done": left, "_done": np.ones(envs.num_envs, dtype=bool)}

@@ -1,4 +1,4 @@
-"""One environment whose first reset runs ahead by a designed number of steps."""
+"""One environment with a warm-up: its first reset runs ahead by a designed number of steps."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from steadyrl.wrappers.arguments import as_delays, as_plain, check_single
 
 
 class PreRolledStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """The first reset runs D - 1 steps inside it and shows where that leads; later resets are untouched.
+    """Runs D - 1 steps within the first reset and returns the observation reached; later resets are unchanged.
 
-    An observation after a reset is never an end, so delays are those of a stream without terminal states, and
-    resets inside take no step: copies that start so are at steady state where resets happen within a step
-    (SAME_STEP, Stable-Baselines3). In a NEXT_STEP stream the ends are missing at first, a share of 1/E[T]; `pre_roll`
-    has them too. A TimeLimit belongs inside: one around this wrapper does not count the steps that were run ahead.
+    An observation after a reset is never terminal, so delays are those of a stream without terminal states, and resets
+    during the warm-up take no step. Environments that start so are at steady state where resets happen within a step
+    (SAME_STEP, Stable-Baselines3). In a NEXT_STEP stream the terminal states are missing at first, a share of 1/E[T];
+    `pre_roll` has these too. A TimeLimit belongs inside: one around this wrapper does not count the steps of
+    the warm-up.
 
     Args:
         env: the environment.
         delays: `Delays` (as from `design_delays`), or P(D = k) for k = 0, 1, ... as a list, or one delay D, at least 1.
-        policy: what acts meanwhile: it has `act(observations, rng)`, or is a function of one observation; None
-            takes random actions.
+        policy: the policy that acts during the warm-up: an object with `act(observations, rng)`, a function of one
+            observation, or None for random actions.
 
     Example:
         >>> env = PreRolledStart(gymnasium.make("steadyrl/StateSweep-v0", n=10), 4)
@@ -54,7 +55,7 @@ class PreRolledStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
         self._started = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment; the first time, run ahead."""
+        """Reset the environment; the first time, warm up."""
         observation, info = self.env.reset(seed=seed, options=options)
         if self._started:
             return observation, info

@@ -12,23 +12,32 @@ from gymnasium.vector import AutoresetMode
 
 from steadyrl.errors import DelaysError, WrapperError
 from steadyrl.lengths.delays import Delays
-from steadyrl.lengths.next_step_delays import LIKELY, allowing_for_resets, hazards, unforeseen_ends
+from steadyrl.live.staggering import CutSchedule, for_next_step, hazards_of
 from steadyrl.wrappers.acting import generator_after_reset
 from steadyrl.wrappers.arguments import as_delays, as_plain, check_single
 
+_ONE, _NEVER = np.ones(1, dtype=np.int64), np.zeros(1, dtype=bool)
+
 
 class StaggeredStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Cuts the running episode short once (`truncated`, `info["staggered"]`), and is transparent ever after.
+    """Cuts the running episode short once, at a designed time, and changes nothing afterwards.
 
-    For copies in a vector environment: each draws its own delay from `self.np_random`. `StaggeredVectorEnv` spreads
-    delays over the copies more evenly than independent draws can. (As there, an episode whose end is about to be in
-    the way of the cut is cut two steps earlier as well.)
+    The cut is a truncation: `truncated` is True, and so is `info["staggered"]`.
+
+    Use it for the environments inside a vector environment: each draws its own delay from `self.np_random`.
+    `StaggeredVectorEnv` spreads the delays more evenly than independent draws can. (As there, an episode that would
+    probably end just before the cut, so that its reset would be in the way, is cut two steps earlier as well.)
 
     Args:
         env: the environment.
-        delays: `Delays` (as from `design_delays`), or P(D = k) for k = 0, 1, ... as a list, or one delay D <= window.
-        window: the step of the window's end, for a fixed delay.
-        autoreset_mode: of the loop around it. NEXT_STEP: a reset counts as a step; otherwise it does not.
+        delays: `Delays` (as from `design_delays`), P(D = k) for k = 0, 1, ... as a list, or one delay D <= window.
+        window: length of the window in steps; needed with one delay.
+        autoreset_mode: autoreset mode of the vector environment (or loop) around this environment. With NEXT_STEP a
+            reset counts as a step; otherwise it does not.
+
+    Raises:
+        DelaysError: if the delays are none of these.
+        WrapperError: if `env` is not a single environment, or the autoreset mode is not known.
 
     Example:
         >>> env = StaggeredStart(gymnasium.make("steadyrl/StateSweep-v0", n=10), 3, window=6)
@@ -51,43 +60,37 @@ class StaggeredStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
         gymnasium.Wrapper.__init__(self, env)
         self._same_step = mode != AutoresetMode.NEXT_STEP
         found = _as_delays(delays, window)
-        self._delays = found.for_same_step() if self._same_step else _allowing_for_resets(found)
-        known = None if self._same_step else found.lengths
-        self._hazard = np.zeros(1) if known is None else hazards(known)
-        self._due: int | None = None  # once known: the step of the cut
-        self._over = False
-        self._clock = 0  # steps of the stream since the first reset
+        self._schedule = CutSchedule(1)
+        if self._same_step:
+            self._delays = found.for_same_step()
+        else:
+            self._delays = for_next_step(found, _ONE, _NEVER)
+            self._schedule.hazard = hazards_of(found)
+        self._started = False
         self._age = 1
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment; the first time, draw the delay."""
         found = self.env.reset(seed=seed, options=options)
         self._age = 1
-        if self._due is None:
-            delay = int(self._delays.draw(1, generator_after_reset(self, seed, None))[0])
+        if not self._started:
+            self._started = True
+            delay = self._delays.draw(1, generator_after_reset(self, seed, None))
             # Where a reset is a step, the first observation cannot be an end, so all restart one step later.
-            self._due = self._delays.window - delay + (0 if self._same_step else 1)
-            self._over = self._due == 0
-        elif not self._same_step:
-            self._clock += 1
-            self._over |= self._clock >= self._due
+            self._schedule.plan(delay, window=self._delays.window, offset=0 if self._same_step else 1)
+        elif not self._same_step and self._schedule.steps_left:
+            self._schedule.tick()
         return found
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take an action, and cut the episode if its time has come."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        if not self._over:
-            self._clock += 1
-            self._age += 1
-            self._over = self._clock == self._due
-            if (self._over or self._in_the_way()) and not (terminated or truncated):
+        if self._schedule.steps_left:
+            done = np.array([bool(terminated or truncated)])
+            if self._schedule.step(done, _NEVER, np.array([self._age]))[0]:
                 truncated, info = True, {**info, "staggered": True}
+            self._age += 1
         return observation, reward, terminated, truncated, info
-
-    def _in_the_way(self) -> bool:
-        """Whether the reset would fall on the step of the cut: the episode probably ends in the next step."""
-        next_age = min(self._age + 1, len(self._hazard) - 1)
-        return self._due is not None and self._clock + 2 == self._due and bool(self._hazard[next_age] > LIKELY)
 
 
 def _as_mode(mode: AutoresetMode | str) -> AutoresetMode:
@@ -95,7 +98,9 @@ def _as_mode(mode: AutoresetMode | str) -> AutoresetMode:
         return AutoresetMode(mode)
     except ValueError as error:
         known = [known.value for known in AutoresetMode]
-        raise WrapperError(f"autoreset_mode is {mode!r}; it must be one of {known}, that of the loop around") from error
+        raise WrapperError(
+            f"autoreset_mode is {mode!r}; it must be one of {known}, the mode of the vector environment around"
+        ) from error
 
 
 def _as_delays(delays: Any, window: int | None) -> Delays:
@@ -109,10 +114,3 @@ def _as_delays(delays: Any, window: int | None) -> Delays:
     probabilities = np.zeros(window + 1)
     probabilities[delays] = 1.0
     return Delays(probabilities, float("nan"))
-
-
-def _allowing_for_resets(delays: Delays) -> Delays:
-    if delays.lengths is None:
-        return delays
-    start = np.ones(1, dtype=np.int64), np.zeros(1, dtype=bool)
-    return allowing_for_resets(delays, unforeseen_ends(delays.lengths, delays.window, *start))

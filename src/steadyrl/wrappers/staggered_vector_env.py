@@ -1,4 +1,4 @@
-"""Many copies, brought to steady state by cutting each one's episode short once: nothing is thrown away."""
+"""A vector environment brought to steady state by cutting episodes short at the right times: nothing is thrown away."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from steadyrl.errors import WrapperError
+from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.live.phase import PhaseReport
 from steadyrl.live.staggering import DelaysLike, Restagger
+from steadyrl.wrappers.lost_copies import NamingLostCopies
+from steadyrl.wrappers.partial_resets import PartialResets
+from steadyrl.wrappers.phase_monitor import PhaseMonitor
 from steadyrl.wrappers.vectors import (
-    NamingLostCopies,
     as_seed,
     as_seeds,
     autoreset_mode,
     check_copies,
     check_inside,
-    masked_reset,
     put_info,
     read_mask,
     single_observation,
@@ -26,28 +28,37 @@ from steadyrl.wrappers.vectors import (
 
 
 class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
-    """Cuts each copy's episode short once, at a designed time, and is transparent ever after.
+    """Staggers the episodes of a vector environment, by early truncations.
 
-    A cut is a truncation: `truncated` is True and `info["staggered"]` marks the copy, so that statistics can leave it
-    out. Everything else happens as at a time limit, in the mode of the environment:
+    A cut is a truncation: `truncated` is True and `info["staggered"]` marks the environment, so that statistics can
+    leave it out. Everything else happens as at a time limit, in the autoreset mode of the vector environment:
 
-    * NEXT_STEP: the next step is the reset, its action is ignored and its reward 0. (The copy's simulator is stepped
-      once more, for nothing, since Gymnasium has no other way to restart one copy.)
-    * SAME_STEP: the observation is the reset's; the last one is in `info["final_obs"]`, its info in `final_info`.
+    * NEXT_STEP: the next step is the reset, its action is ignored and its reward is 0. (In most vector environments the
+      simulator is stepped once more for nothing, since Gymnasium has no other way to restart one environment.)
+    * SAME_STEP: the observation is that of the reset; the last one is in `info["final_obs"]`, its info in `final_info`.
     * DISABLED: reset it with `reset(options={"reset_mask": mask})`, as after any end.
 
-    With `delays="auto"` no lengths need be known beforehand: ages are watched, delays are designed from recent lengths,
-    and copies are cut again whenever learning has brought them back into step.
+    With delays="auto", the default, nothing about the lengths of episodes needs to be known beforehand: the ages of the
+    environments are watched, and episodes are cut whenever the environments run in lockstep, also when learning has
+    brought them back into it.
 
-    Put wrappers that keep statistics of copies (RecordEpisodeStatistics, NormalizeReward, NormalizeObservation) around
-    this one, not inside.
+    Put wrappers that keep statistics (RecordEpisodeStatistics, NormalizeReward, NormalizeObservation) around this one,
+    not inside. A vector environment that is neither Gymnasium's nor steadyrl's is reset and stepped once when it is
+    wrapped, to find out whether single environments can be restarted in it (`partial_resets`).
 
     Args:
         env: the vector environment.
-        delays: `Delays` (as from `design_delays`), one whole number a copy, or "auto".
-        seed: of which copy gets which delay; None takes the seed of `reset`.
-        tolerance: the distance from steady state that "auto" puts up with.
-        n_steps: steps of the batches that "auto" watches; take those of an update.
+        delays: "auto"; or `Delays` (as from `design_delays`), or one whole number of steps per environment, which
+            stagger the episodes once after each reset of all.
+        seed: seed for the assignment of delays to environments; by default that of `reset`.
+        tolerance: distance from steady state (total variation) that "auto" puts up with.
+        n_steps: number of steps per update of your algorithm, the batches that `phase` reports on.
+
+    Raises:
+        WrapperError: if single environments cannot be restarted, a wrapper inside keeps statistics, or the spaces of
+            the environments differ.
+        DelaysError: if the delays are none of these.
+        CopyLostError: later, if an environment raises or its process dies; its message says which one.
 
     Example:
         >>> import gymnasium, steadyrl
@@ -63,7 +74,7 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
     def __init__(
         self,
         env: VectorEnv[Any, Any, Any],
-        delays: DelaysLike,
+        delays: DelaysLike = "auto",
         *,
         seed: int | None = None,
         tolerance: float = 0.01,
@@ -74,7 +85,7 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
         check_copies(env)
         check_inside(env, "StaggeredVectorEnv")
         self._seed = as_seed(seed)
-        self._restagger = Restagger(
+        self._staggering = Restagger(
             self.num_envs,
             delays,
             same_step=self._mode != AutoresetMode.NEXT_STEP,
@@ -82,100 +93,125 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
             n_steps=n_steps,
             rng=np.random.default_rng(self._seed),
         )
+        self._resets = PartialResets(env)
         self._naming = NamingLostCopies(env)
+        self._monitors = [layer for layer in _layers(env) if isinstance(layer, PhaseMonitor)]
+        for monitor in self._monitors:
+            monitor.cured_by(self)
         self._ready = False  # whether there was a reset
-        self._any_cut = False  # whether any copy was cut in the last step
-        self._cut = np.zeros(self.num_envs, dtype=bool)  # cut in the last step (DISABLED: or ended), and not yet reset
+        self._over = np.zeros(self.num_envs, dtype=bool)  # ended or cut in the last step, and not reset yet
+        self._cut: Any = None  # those of them that were cut and are to be reset by us (NEXT_STEP)
 
     @property
     def phase(self) -> PhaseReport:
-        """What the ages of the last batch say."""
-        return self._restagger.tracker.report()
+        """How far the ages in the last batch are from those in the long run."""
+        return self._staggering.phase
+
+    @property
+    def lengths(self) -> EpisodeLengths | None:
+        """Distribution of T of recent episodes, running ones included; None if none has ended yet."""
+        return self._staggering.lengths
 
     @property
     def ages(self) -> Any:
-        """The ages of the copies now: 1 after a reset."""
-        return self._restagger.tracker.ages.copy()
+        """Ages of the states that the environments are in; 1 after a reset."""
+        return self._staggering.ages.copy()
+
+    @property
+    def cuts(self) -> int:
+        """Number of episodes cut short so far."""
+        return self._staggering.cuts
+
+    @property
+    def settled(self) -> bool:
+        """Whether no more cuts will come, however the ages look; never with "auto"."""
+        return self._staggering.settled
 
     @property
     def staggerings(self) -> int:
-        """How often the copies were staggered since all were reset."""
-        return self._restagger.staggerings
+        """How often the episodes were staggered since all environments were reset."""
+        return self._staggering.staggerings
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset all copies, and start staggering anew; or those of options["reset_mask"], and go on."""
+        """Reset all environments and start staggering anew; or those of options["reset_mask"], and go on."""
         mask = read_mask(options)
         seeds = as_seeds(seed, self.num_envs)
+        if mask is not None and self._resets.by_flag:
+            raise WrapperError(
+                f"{type(self.unwrapped).__name__} ignores options['reset_mask'] and would reset all environments; "
+                "leave it out, or use SyncVectorEnv (make_vec(id, vectorization_mode='sync'))"
+            )
         with self._naming:
             found: tuple[Any, dict[str, Any]] = self.env.reset(
                 seed=seeds,  # type: ignore[arg-type]  # Gymnasium's own vector environments take lists
                 options=None if options is None else dict(options),
             )
+        own: int | list[int] | None = None
         if seeds is not None and mask is None:
-            of_reset = seeds if isinstance(seeds, int) else [s or 0 for s in seeds]
-            self._restagger.rng = np.random.default_rng(of_reset if self._seed is None else self._seed)
+            own = seeds if isinstance(seeds, int) else [s or 0 for s in seeds]
+            own = own if self._seed is None else self._seed
         self._ready = True
-        self._restagger.reset(mask)
-        self._cut[slice(None) if mask is None else mask] = False
+        self._staggering.reset(mask, seed=own)
+        kept = np.zeros(self.num_envs, dtype=bool) if mask is None else ~mask
+        self._over = self._over & kept
+        if self._cut is not None:
+            self._cut = self._cut & kept if (self._cut & kept).any() else None
         return found
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step all copies, and cut those whose time has come."""
-        if not self._ready:
-            raise WrapperError("step was called before the first reset; call reset first: envs.reset(seed=...)")
-        if self._mode == AutoresetMode.DISABLED and self._cut.any():
-            raise WrapperError(
-                f"copies {np.flatnonzero(self._cut).tolist()} ended in the last step and were not reset; with "
-                "autoreset disabled, call reset(options={'reset_mask': terminated | truncated}) before the next step"
-            )
-        if not (self._any_cut or self._restagger.window_left):
-            return self._watched_step(actions)
+        """Step all environments, and cut the episodes whose time has come."""
+        self._check_ready()
         with self._naming:
+            ended, self._cut = self._cut, None
+            if ended is not None and self._resets.by_flag:
+                self._resets.mark(ended)
             observations, rewards, terminated, truncated, infos = self.env.step(actions)
-            if self._any_cut and self._cut.any():  # NEXT_STEP: this step is their reset
-                ended, self._cut = self._cut, np.zeros(self.num_envs, dtype=bool)
-                observations, infos = self._restart(observations, infos, ended)
+            if ended is not None:  # NEXT_STEP: this step is their reset
+                observations, infos = self._restarted(observations, infos, ended)
                 rewards, terminated, truncated = (
                     np.where(ended, 0, x).astype(x.dtype) for x in (rewards, terminated, truncated)
                 )
-            done = terminated | truncated
-            if self._mode == AutoresetMode.NEXT_STEP and (done & self._restagger.tracker.restarting).any():
+            done = np.asarray(terminated | truncated)
+            if self._mode == AutoresetMode.NEXT_STEP and (done & self._over).any():
                 self._complain(done)
-            cut = self._restagger.cuts_if_any(done)
-            self._any_cut = cut is not None
-            if cut is not None:
+            cut = self._staggering.step(done)
+            self._over = done
+            if cut.any():
                 truncated = truncated | cut
+                self._over = done | cut
                 observations, infos = self._end(observations, infos, cut)
-            if self._mode == AutoresetMode.DISABLED:
-                self._cut = terminated | truncated
         return observations, rewards, terminated, truncated, infos
 
-    def _watched_step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step all copies where nobody is to be cut: nothing changes."""
-        with self._naming:
-            found: tuple[Any, Any, Any, Any, dict[str, Any]] = self.env.step(actions)
-        self._restagger.watch(found[2], found[3])
-        if self._mode == AutoresetMode.DISABLED:
-            self._cut = found[2] | found[3]
-        return found
+    def _check_ready(self) -> None:
+        if not self._ready:
+            raise WrapperError("step was called before the first reset; call reset first: envs.reset(seed=...)")
+        if self._mode == AutoresetMode.DISABLED and self._over.any():
+            raise WrapperError(
+                f"copies {np.flatnonzero(self._over).tolist()} ended in the last step and were not reset; with "
+                "autoreset disabled, call reset(options={'reset_mask': terminated | truncated}) before the next step"
+            )
 
-    def _restart(self, observations: Any, infos: dict[str, Any], cut: Any) -> tuple[Any, dict[str, Any]]:
-        """Reset these copies; what their last step said is dropped."""
+    def _restarted(self, observations: Any, infos: dict[str, Any], cut: Any) -> tuple[Any, dict[str, Any]]:
+        """Return the step with these environments reset; what their last step said is dropped."""
+        if self._resets.by_flag:
+            for monitor in self._monitors:
+                monitor.restarted(cut)
+            return observations, infos
         infos = dict(infos)
         for i in np.flatnonzero(cut).tolist():
             take_info(infos, i)
-        observations, reset_infos = masked_reset(self.env, cut, observations)
+        observations, reset_infos = self._resets.reset(cut, observations)
         for i in np.flatnonzero(cut).tolist():
             put_info(self, infos, take_info(reset_infos, i), i)
         return observations, infos
 
     def _end(self, observations: Any, infos: dict[str, Any], cut: Any) -> tuple[Any, dict[str, Any]]:
-        """Show these copies as truncated, in the mode of the environment."""
+        """Show these environments as truncated, in the autoreset mode of the vector environment."""
         infos = dict(infos)
         if self._mode != AutoresetMode.SAME_STEP:
-            self._cut = cut
+            self._cut = cut if self._mode == AutoresetMode.NEXT_STEP else None
             for i in np.flatnonzero(cut).tolist():
                 put_info(self, infos, {"staggered": True}, i)
             return observations, infos
@@ -183,15 +219,23 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
             (i, single_observation(self.env, observations, i), take_info(infos, i))
             for i in np.flatnonzero(cut).tolist()
         ]
-        observations, reset_infos = masked_reset(self.env, cut, observations)
+        observations, reset_infos = self._resets.reset(cut, observations)
         for i, observation, info in final:
             ended = {"final_obs": observation, "final_info": {**info, "staggered": True}, "staggered": True}
             put_info(self, infos, {**take_info(reset_infos, i), **ended}, i)
         return observations, infos
 
     def _complain(self, done: Any) -> None:
-        copies = np.flatnonzero(done & self._restagger.tracker.restarting).tolist()
+        copies = np.flatnonzero(done & self._over).tolist()
         raise WrapperError(
-            f"copies {copies} ended in the very step of their reset, an episode of no action, which no policy acts in; "
-            "mend the environment's reset, or draw another start there"
+            f"copies {copies} ended in the very step of their reset: an episode without an action, in which no policy "
+            "acts. Mend the environment's reset, or draw another start there"
         )
+
+
+def _layers(env: Any) -> list[Any]:
+    """Return the vector environment and all that it wraps, from the outside in."""
+    found = [env]
+    while isinstance(found[-1], VectorWrapper):
+        found.append(found[-1].env)
+    return found

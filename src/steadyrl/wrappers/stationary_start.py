@@ -16,18 +16,19 @@ _MOST = 100_000  # episodes tried before giving up
 
 
 class StationaryStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """The first reset shows a draw from the steady state, given that it is not terminal; later ones are untouched.
+    """Draws the first state exactly from the steady state, given that it is not terminal; later resets are unchanged.
 
-    Episodes of l actions are accepted with probability l / limit, which makes long ones as much likelier as they hold
-    more steps; the accepted one is replayed from its seed to an even draw of its l states. So it takes limit / E[l]
-    trials on average, a limit on the steps of an episode, and an environment that replays exactly, which is checked. A
-    TimeLimit belongs inside: one around this wrapper does not count the steps that were replayed.
+    An episode of l actions is accepted with probability l / limit, which makes long episodes likelier in proportion to
+    their steps (the inspection paradox). The accepted one is replayed from its seed up to one of its l states, drawn
+    uniformly. This needs limit / E[l] trials on average, a limit on the steps of an episode, and an environment that
+    replays exactly, which is checked. A TimeLimit belongs inside: one around this wrapper does not count the
+    steps that were replayed.
 
     Args:
         env: the environment.
-        policy: what acts: it has `act(observations, rng)`, or is a function of one observation; None takes random
-            actions.
-        limit: the most actions of an episode; by default the environment's own (`spec.max_episode_steps`).
+        policy: the policy that acts: an object with `act(observations, rng)`, a function of one observation, or None
+            for random actions.
+        limit: maximum number of actions in an episode; by default the environment's own (`spec.max_episode_steps`).
 
     Example:
         >>> env = StationaryStart(gymnasium.make("steadyrl/StateSweep-v0", n=10), limit=9)
@@ -51,7 +52,7 @@ class StationaryStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
         self._started = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment; the first time, to a state of the steady state."""
+        """Reset the environment; the first time, to a state drawn from the steady state."""
         if self._started:
             return self.env.reset(seed=seed, options=options)
         self._started = True
@@ -71,7 +72,7 @@ class StationaryStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
         return observation, info
 
     def _play(self, seed: int, options: dict[str, Any] | None, steps: int) -> tuple[int, Any, dict[str, Any]]:
-        """Play an episode for at most so many steps; return how many it took, and where it is."""
+        """Play an episode for at most `steps` steps; return the steps taken, the last observation and its info."""
         act = single_actor(self._policy, self.action_space, np.random.default_rng([seed, 1]))
         observation, info = self.env.reset(seed=seed, options=options)
         for step in range(1, steps + 1):
@@ -83,7 +84,7 @@ class StationaryStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
         return steps, observation, info
 
     def _check_replay(self, seed: int, options: dict[str, Any] | None, steps: int, observation: Any) -> None:
-        """Play it all once more: another end means that the simulator does not replay from its seed."""
+        """Raise if playing the episode once more from its seed ends differently."""
         taken, again, _ = self._play(seed, options, self.limit)
         if taken != steps or not _same(observation, again):
             raise WrapperError(

@@ -1,10 +1,10 @@
-"""EnvPool: many copies stepped in C++ threads. All that steadyrl does with it is here.
+"""EnvPool: many environments stepped in C++ threads. All code that uses it is here.
 
 - `twins`: whether EnvPool has the same environment as Gymnasium
 - `pool`: a pool with Gymnasium's spaces, dtypes, seeds and ends
 - `vector_env`: `EnvPoolVectorEnv`, for Gymnasium
 - `sb3_vec_env`: `EnvPoolVecEnv`, for Stable-Baselines3
-- `lanes`: for collecting episodes
+- `lanes`: collecting episodes
 """
 
 from steadyrl.integrations.envpool.vector_env import EnvPoolVectorEnv

@@ -1,4 +1,4 @@
-"""Lanes in EnvPool's threads, for collecting episodes."""
+"""Collecting episodes in EnvPool's threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from steadyrl.environments.lanes import Ending, Watch
 
 
 class EnvPoolLanes:
-    """Lanes in EnvPool's threads; their seeds are fixed when the pool is made, and every lane keeps running."""
+    """Environments in EnvPool's threads, one per lane. Seeds are fixed when the pool is made; no lane ever stops."""
 
     def __init__(self, make: Callable[[], Any], codec: ObservationCodec, actions: ActionCodec, watch: Watch) -> None:
         self._pool = make()
@@ -49,10 +49,10 @@ class EnvPoolLanes:
         self._numbers[lane] = number
 
     def rest(self, lane: int) -> None:
-        """The lane goes on with what nobody looks at."""
+        """Let the lane run on; its data is not used."""
 
     def replace(self, lane: int) -> bool:
-        """Have the engine wait for the episode's end: EnvPool's copies cannot be exchanged one by one."""
+        """Return False: single environments in EnvPool cannot be replaced, so the episode has to end first."""
         return False
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """An EnvPool pool with Gymnasium's spaces, dtypes, seeds and ends.
 
-EnvPool steps many copies in threads, and differs from Gymnasium in small things that matter to a learner:
+EnvPool steps many environments in threads, and differs from Gymnasium in small things that matter to a learner:
 
-- an episode that terminates in the very step of its time limit counts as truncated only, so a learner would
+- an episode that terminates in the very step of its time limit is marked as truncated only, so a learner would
   bootstrap from a terminal state. Where Gymnasium has the limit in a wrapper, the pool gets one step more and the
   limit is kept here, so that both flags are exact;
 - actions of MuJoCo are float64 where Gymnasium's are float32, Discrete observations int32 where they are int64, rewards
@@ -32,17 +32,17 @@ Ids = NDArray[np.int32]
 
 _SEEDS = 2**31  # EnvPool's seeds have 31 bits
 _NO_LIMIT = 2**31 - 1
-_BOOKKEEPING = ("env_id", "players")  # of no use where rows are in the order of the copies
+_BOOKKEEPING = ("env_id", "players")  # infos without use where rows are in the order of the environments
 
 
 class Pool:
-    """Copies of one environment in EnvPool's threads; rows of what it returns are those of the ids given.
+    """Many environments of one kind in EnvPool's threads. What it returns has one row per id given.
 
     Args:
-        id: a name that EnvPool has.
-        num_envs: how many copies.
-        num_threads: of EnvPool; None takes the processors at hand.
-        arguments: more for `envpool.make`.
+        id: name of the environment in EnvPool.
+        num_envs: number of environments.
+        num_threads: number of threads; by default one per core.
+        arguments: more arguments of `envpool.make`.
     """
 
     def __init__(self, id: str, num_envs: int, num_threads: int | None, arguments: Mapping[str, Any]) -> None:
@@ -63,25 +63,25 @@ class Pool:
 
     @property
     def made(self) -> bool:
-        """Whether there are copies yet."""
+        """Whether the environments have been made yet."""
         return self._pool is not None
 
     def make(self, seeds: NDArray[np.int64]) -> None:
-        """Make the copies, in the place of earlier ones, with these seeds."""
+        """Make the environments with these seeds; earlier ones are closed."""
         self._pool = None  # the earlier threads end
         source = as_source(self.id, self._arguments)
         self._pool = pool_maker(source, (seeds % _SEEDS).astype(np.int32), self.num_threads)()
 
     def reset(self, ids: Ids | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start episodes in all copies, or these; return first observations and infos."""
+        """Reset all environments, or these; return first observations and infos."""
         observations, info = self._pool.reset(ids)
         return _cast(self.single_observation_space, observations), _without_bookkeeping(info)
 
     def step(self, actions: Any, ids: Ids | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Take a step in all copies, or these; return observations, rewards, terminated, truncated, infos.
+        """Step all environments, or these; return observations, rewards, terminated, truncated, infos.
 
-        A copy whose episode has terminated resets itself instead. One that only ran into its limit does not
-        (see `waiting`): reset it first.
+        An environment whose episode has terminated resets itself instead. One that only reached its time limit
+        does not (see `waiting`): reset it first.
         """
         observations, rewards, terminated, truncated, info = self._pool.step(actions, ids)
         if self._limit is not None:
@@ -90,11 +90,11 @@ class Pool:
         return observations, rewards.astype(np.float64), terminated, truncated, _without_bookkeeping(info)
 
     def waiting(self, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return which copies have ended without the pool's knowledge, so that their next step would be no reset."""
+        """Return the environments whose end the pool does not know of, so that it would not reset them by itself."""
         return truncated & ~terminated if self._limit is not None else np.zeros(len(truncated), dtype=bool)
 
     def render(self) -> tuple[Any, ...] | None:
-        """Return a picture of each copy, if the pool was made with a render mode."""
+        """Return a picture of each environment, if the pool was made with a render mode."""
         frames = self._pool.render(np.arange(self.num_envs)) if self.made and self.render_mode else None
         return None if frames is None else tuple(frames)
 
@@ -106,7 +106,7 @@ class Pool:
 
 
 def pool_maker(source: Source, seeds: NDArray[np.int32], threads: int) -> Callable[[], Any]:
-    """Return the function that makes a pool with one copy for each seed."""
+    """Return a function that makes a pool with one environment per seed."""
     assert source.id is not None
     name = source.id
 
@@ -130,7 +130,7 @@ def pool_maker(source: Source, seeds: NDArray[np.int32], threads: int) -> Callab
 
 
 def seeds_of(seed: int | list[int | None] | None, num_envs: int) -> NDArray[np.int64]:
-    """Return a seed for each copy as Gymnasium does: seed + i, or those of the list; None is drawn afresh."""
+    """Return one seed per environment as Gymnasium does: seed + i, or those of the list; None is drawn afresh."""
     if seed is None:
         seed = int(np.random.SeedSequence().generate_state(1)[0] % _SEEDS)
     if isinstance(seed, int | np.integer):
@@ -142,7 +142,7 @@ def seeds_of(seed: int | list[int | None] | None, num_envs: int) -> NDArray[np.i
 
 
 def _known(id: str, num_envs: int, arguments: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """EnvPool's settings, observation space and action space of this environment."""
+    """Return EnvPool's settings, observation space and action space for this environment."""
     try:
         import envpool
     except ImportError as error:
@@ -160,7 +160,7 @@ def _known(id: str, num_envs: int, arguments: Mapping[str, Any]) -> tuple[Any, A
     if arguments.get("max_num_players", 1) != 1 or arguments.get("batch_size", num_envs) not in (0, num_envs):
         raise PoolError(
             "max_num_players and batch_size are for several players and for asynchronous steps; a vector environment "
-            "has one row for each copy, at every step: leave them out"
+            "has one row per environment in every step: leave them out"
         )
     try:
         with warnings.catch_warnings():
@@ -175,7 +175,7 @@ def _known(id: str, num_envs: int, arguments: Mapping[str, Any]) -> tuple[Any, A
 
 
 def _registered(id: str) -> Any:
-    """Gymnasium's own specification under this name, if there is one."""
+    """Return Gymnasium's own specification under this name, or None."""
     try:
         return gymnasium.spec(id)
     except gymnasium.error.Error:
@@ -183,7 +183,7 @@ def _registered(id: str) -> Any:
 
 
 def _gymnasium_spaces(registered: Any) -> tuple[Any, Any]:
-    """The spaces of Gymnasium's environment, if it can be made here."""
+    """Return the spaces of Gymnasium's environment, if it can be made here."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -196,7 +196,7 @@ def _gymnasium_spaces(registered: Any) -> tuple[Any, Any]:
 
 
 def _agreed(native: Any, twin: Any) -> Any:
-    """Gymnasium's space where it has the same kind and shape as EnvPool's; else EnvPool's, with proper bounds."""
+    """Return Gymnasium's space if it has the kind and shape of EnvPool's; else EnvPool's, with proper bounds."""
     alike = type(native) is type(twin) and native.shape == twin.shape
     if alike and isinstance(native, spaces.Discrete):
         alike = native.n == twin.n and native.start == twin.start
@@ -217,7 +217,7 @@ def _repaired(space: Any) -> Any:
 
 
 def _cast(space: Any, rows: Any) -> Any:
-    """Observations in the type that the space declares."""
+    """Return observations in the dtype that the space declares."""
     if isinstance(space, spaces.Dict):
         return {key: _cast(part, rows[key]) for key, part in space.items()}
     return rows if rows.dtype == space.dtype else rows.astype(space.dtype)

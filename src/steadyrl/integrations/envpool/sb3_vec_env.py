@@ -1,7 +1,7 @@
-"""A pool of EnvPool as a vector environment of Stable-Baselines3, with what `Monitor` would add.
+"""EnvPool as a vector environment of Stable-Baselines3, with the infos that `Monitor` would add.
 
-Stable-Baselines3 resets within the step that ends an episode; EnvPool at the step after. Copies that have ended
-are reset at once here, in one more call for these alone.
+Stable-Baselines3 resets environments within the step that ends an episode, EnvPool in the step after. So environments
+whose episode has ended are reset at once here, by one more call for these alone.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from steadyrl.errors import PoolError
 from steadyrl.integrations.envpool.pool import Pool, seeds_of
-from steadyrl.wrappers.rows import row_of, write_rows
+from steadyrl.wrappers.rows import take_rows, write_rows
 
 
 class EnvPoolVecEnv(VecEnv):
-    """Copies of an environment that EnvPool has, for Stable-Baselines3 at EnvPool's speed.
+    """Many environments stepped in EnvPool's threads, as a VecEnv of Stable-Baselines3.
 
-    An info holds what EnvPool knows of a copy, its `terminal_observation` and `episode` (return, length and time, as
-    Stable-Baselines3's `Monitor` gives) in the step that ends an episode; in other steps `TimeLimit.truncated` alone.
+    In the step that ends an episode, an info holds EnvPool's own info, the `terminal_observation` and `episode`
+    (return, length and time, as Stable-Baselines3's `Monitor` gives); in other steps only `TimeLimit.truncated`.
 
     Args:
-        id: a name that EnvPool has; most are Gymnasium's.
-        n_envs: how many copies.
-        seed: of the first reset, if `seed` was not called; copy i gets seed + i.
-        num_threads: None takes the processors at hand.
-        **kwargs: more for `envpool.make`, as `max_episode_steps`.
+        id: name of the environment in EnvPool; most names are Gymnasium's.
+        n_envs: number of environments.
+        seed: seed of the first reset, if `seed` was not called; environment i gets seed + i.
+        num_threads: number of threads; by default one per core.
+        **kwargs: more arguments of `envpool.make`, such as `max_episode_steps`.
 
     Raises:
-        PoolError: if EnvPool has no environment of that name, or cannot make it so.
+        PoolError: if EnvPool has no environment of that name, or cannot make it with these arguments.
         MissingExtraError: if EnvPool is not installed.
     """
 
@@ -52,7 +52,7 @@ class EnvPoolVecEnv(VecEnv):
         self._begin = time.time()
 
     def reset(self) -> Any:
-        """Reset all copies; after `seed` with new generators."""
+        """Reset all environments; after `seed` with new generators."""
         if any(self._options):
             raise PoolError(f"set_options was given {self._options[0]}; EnvPool's resets take no options")
         if any(seed is not None for seed in self._seeds):
@@ -67,21 +67,21 @@ class EnvPoolVecEnv(VecEnv):
         self._actions = actions
 
     def step_wait(self) -> Any:
-        """Take a step in every copy; reset those whose episode it ended."""
+        """Step every environment, and reset those whose episode has ended."""
         if not self._pool.made:
             raise PoolError("step was called before the first reset; call env.reset() first")
         observations, rewards, terminated, truncated, info = self._pool.step(self._actions)
         dones = terminated | truncated
         self._returns += rewards
         self._lengths += 1
-        # A dict of its own for each copy, at every step: wrappers and callbacks may write into it.
+        # A dict of its own for each environment, at every step: wrappers and callbacks may write into it.
         infos: list[dict[str, Any]] = [{"TimeLimit.truncated": False} for _ in range(self.num_envs)]
         if dones.any():
             ended = np.flatnonzero(dones).astype(np.int32)
             for i in ended.tolist():
-                infos[i].update(row_of(info, i))
+                infos[i].update(take_rows(info, i))
                 infos[i]["TimeLimit.truncated"] = bool(truncated[i] and not terminated[i])
-                infos[i]["terminal_observation"] = row_of(observations, i)
+                infos[i]["terminal_observation"] = take_rows(observations, i)
                 infos[i]["episode"] = self._episode(i)
             write_rows(observations, ended, self._restart(ended))
         return observations, rewards.astype(np.float32), dones, infos
@@ -91,11 +91,11 @@ class EnvPoolVecEnv(VecEnv):
         self._pool.close()
 
     def get_images(self) -> Sequence[Any]:
-        """Return a picture of each copy, if it was made with a render mode."""
+        """Return a picture of each environment, if it was made with a render mode."""
         return self._pool.render() or [None] * self.num_envs
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """Return the render mode, spec or spaces; EnvPool's copies have no other attributes."""
+        """Return the render mode, spec or spaces; environments in EnvPool have no other attributes."""
         known = {
             "render_mode": self._pool.render_mode,
             "spec": self.spec,
@@ -103,30 +103,32 @@ class EnvPoolVecEnv(VecEnv):
             "action_space": self._pool.single_action_space,
         }
         if attr_name not in known:
-            raise AttributeError(f"copies in EnvPool have no attribute {attr_name!r}, only {', '.join(known)}")
+            raise AttributeError(f"environments in EnvPool have no attribute {attr_name!r}, only {', '.join(known)}")
         return [known[attr_name] for _ in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """Refuse: EnvPool's copies are no Python objects."""
-        raise AttributeError(f"copies in EnvPool have no attribute {attr_name!r} that could be set")
+        """Refuse, since environments in EnvPool are no Python objects."""
+        raise AttributeError(f"environments in EnvPool have no attribute {attr_name!r} that could be set")
 
     def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
-        """Call `reset`, the one method that copies in EnvPool have."""
+        """Call `reset`, the only method that environments in EnvPool have."""
         if method_name != "reset" or method_args or method_kwargs:
-            raise AttributeError(f"copies in EnvPool have reset() and no method {method_name!r} with these arguments")
+            raise AttributeError(
+                f"environments in EnvPool have reset() and no method {method_name!r} with these arguments"
+            )
         ids = np.array(list(self._get_indices(indices)), dtype=np.int32)
         observations = self._restart(ids)
-        return [(row_of(observations, row), self.reset_infos[i]) for row, i in enumerate(ids)]
+        return [(take_rows(observations, row), self.reset_infos[i]) for row, i in enumerate(ids)]
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        """Say that there is a Monitor: infos hold what it gives."""
+        """Return True for Monitor, since infos hold what it adds."""
         return [wrapper_class is Monitor for _ in self._get_indices(indices)]
 
     def _restart(self, ids: NDArray[np.int32] | None) -> Any:
-        """Reset copies, and return their first observations."""
+        """Reset environments (all by default), and return their first observations."""
         observations, info = self._pool.reset(ids)
         for row, i in enumerate(range(self.num_envs) if ids is None else ids):
-            self.reset_infos[i] = row_of(info, row)
+            self.reset_infos[i] = take_rows(info, row)
         at = slice(None) if ids is None else ids
         self._returns[at] = 0.0
         self._lengths[at] = 0

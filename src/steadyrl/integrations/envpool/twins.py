@@ -1,4 +1,4 @@
-"""EnvPool: which environments it has, and pools of them."""
+"""Whether EnvPool has the same environment as Gymnasium, under the same name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def require_envpool(source: Source, description: Description) -> None:
 
 
 def _differences(source: Source, description: Description) -> str | None:
-    """EnvPool may have the name but not the same thing: compare spaces and the time limit."""
+    """Return how EnvPool's environment of this name differs, in spaces or time limit; None if it does not."""
     pool = pool_maker(source, np.zeros(1, dtype=np.int32), 1)()
     try:
         theirs = pool.observation_space, pool.action_space
@@ -59,7 +59,7 @@ def _import() -> Any:
 
 
 def against_envpool(source: Source, description: Description) -> str | None:
-    """Return why `auto` does not take EnvPool: it takes it for Gymnasium's own environments only."""
+    """Return why `auto` does not take EnvPool, or None; it takes EnvPool for Gymnasium's own environments only."""
     own = ("gymnasium.envs.classic_control", "gymnasium.envs.mujoco", "gymnasium.envs.toy_text")
     if find_spec("envpool") is not None and source.id is not None and not description.module.startswith(own):
         return f"EnvPool's twin of {source.id}, if any, is not known to be the same"

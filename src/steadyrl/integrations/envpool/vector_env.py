@@ -1,7 +1,7 @@
-"""A pool of EnvPool as a vector environment of Gymnasium, in NEXT_STEP mode.
+"""EnvPool as a vector environment of Gymnasium, in NEXT_STEP mode.
 
-EnvPool's own object calls itself one, but ignores seeds, returns only the masked rows from a masked reset, and has
-no `info["_key"]`. Here the contract of `gymnasium.vector.VectorEnv` holds, at EnvPool's speed.
+EnvPool's own object is not quite one: it ignores seeds, returns only the masked rows from a masked reset, and has no
+`info["_key"]`. Here the contract of `gymnasium.vector.VectorEnv` holds, at EnvPool's speed.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from numpy.typing import NDArray
 
 from steadyrl.errors import PoolError, ResetMaskError
 from steadyrl.integrations.envpool.pool import Pool, seeds_of
-from steadyrl.wrappers.rows import copied, empty_like, write_rows
+from steadyrl.wrappers.rows import copied, take_rows, write_rows, zeros_like_rows
 
 Flags = NDArray[np.bool_]
 
 
 class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
-    """Copies of an environment that EnvPool has, stepped in its threads.
+    """Many environments stepped in EnvPool's threads, as a vector environment of Gymnasium.
 
     The step after an end is the reset, with reward 0, and its action is ignored. `reset(seed=...)` makes a new pool,
-    since EnvPool fixes seeds when a pool is made; later resets without a seed go on with the copies' generators.
+    since EnvPool fixes seeds when a pool is made; later resets without a seed go on with the environments' generators.
 
     Args:
-        id: a name that EnvPool has; most are Gymnasium's.
-        num_envs: how many copies.
-        seed: of the first reset, if that names none; copy i gets seed + i.
-        num_threads: None takes the processors at hand.
-        copy: whether observations returned are copies, so that changing them in place does no harm to a later masked
-            reset, which returns them again for the copies that it leaves alone.
-        **kwargs: more for `envpool.make`, as `max_episode_steps`.
+        id: name of the environment in EnvPool; most names are Gymnasium's.
+        num_envs: number of environments.
+        seed: seed of the first reset, if that is given none; environment i gets seed + i.
+        num_threads: number of threads; by default one per core.
+        copy: whether the observations returned are copies. Without copying, do not change them in place: a later masked
+            reset returns them again for the environments that it leaves alone.
+        **kwargs: more arguments of `envpool.make`, such as `max_episode_steps`.
 
     Raises:
-        PoolError: if EnvPool has no environment of that name, or cannot make it so.
+        PoolError: if EnvPool has no environment of that name, or cannot make it with these arguments.
         MissingExtraError: if EnvPool is not installed.
 
     Example:
@@ -66,10 +66,14 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.render_mode = self._pool.render_mode
-        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": ["rgb_array"]}
+        self.metadata = {
+            "autoreset_mode": AutoresetMode.NEXT_STEP,
+            "render_modes": ["rgb_array"],
+            "reset_mask": True,  # honoured: see wrappers.partial_resets
+        }
         self.spec = EnvSpec(
             id,
-            vector_entry_point="steadyrl.wrappers.envpool_vector:EnvPoolVectorEnv",
+            vector_entry_point="steadyrl.integrations.envpool.vector_env:EnvPoolVectorEnv",
             max_episode_steps=self._pool.max_episode_steps,
             kwargs={"id": id, "num_envs": self.num_envs, "vectorization_mode": "vector_entry_point", **kwargs},
         )
@@ -80,7 +84,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset all copies, or those of `options["reset_mask"]`; observations of the others are as last returned."""
+        """Reset all environments, or those of `options["reset_mask"]`; the others keep their last observations."""
         self._check_open()
         mask = self._checked_mask(options)
         if mask is not None:
@@ -92,7 +96,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
         return self._kept(observations), _masked(info, np.ones(self.num_envs, dtype=bool))
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Take a step in every copy; where the step before ended an episode it is the reset."""
+        """Step every environment; where the last step ended an episode, this step is the reset."""
         if not self._pool.made:
             self._check_open()
             raise PoolError("step was called before the first reset; call envs.reset(seed=...) first")
@@ -109,7 +113,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
         )
 
     def render(self) -> tuple[Any, ...] | None:
-        """Return a picture of each copy, if it was made with a render mode."""
+        """Return a picture of each environment, if it was made with a render mode."""
         return self._pool.render()
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -117,17 +121,17 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
         self._pool.close()
 
     def _step_around_waiting(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Reset those that ran into their limit, step the others, and put the rows together."""
+        """Reset the environments that reached their time limit, step the others, and put the rows together."""
         late, rest = (np.flatnonzero(flags).astype(np.int32) for flags in (self._waiting, ~self._waiting))
         first, first_info = self._pool.reset(late)
-        observations, info = empty_like(first, self.num_envs), empty_like(first_info, self.num_envs)
+        observations, info = zeros_like_rows(first, self.num_envs), zeros_like_rows(first_info, self.num_envs)
         rewards = np.zeros(self.num_envs)
         terminated, truncated = np.zeros((2, self.num_envs), dtype=bool)
         write_rows(observations, late, first)
         write_rows(info, late, first_info)
         if len(rest):
             stepped, rewards[rest], terminated[rest], truncated[rest], later = self._pool.step(
-                _rows_of(actions, rest), rest
+                take_rows(actions, rest), rest
             )
             write_rows(observations, rest, stepped)
             write_rows(info, rest, later)
@@ -135,17 +139,17 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _reset_some(self, mask: Flags, seed: Any) -> tuple[Any, dict[str, Any]]:
         if not self._pool.made:
-            raise PoolError("the first reset must be of all copies; leave reset_mask out")
+            raise PoolError("the first reset must be of all environments; leave reset_mask out")
         if seed is not None:
             raise PoolError(
-                f"reset was given the seed {seed!r} and a reset_mask; EnvPool fixes seeds when a pool is made, so some "
-                "copies cannot be seeded again: leave the seed out, or reset all"
+                f"reset was given the seed {seed!r} and a reset_mask; EnvPool fixes seeds when a pool is made, so "
+                "single environments cannot be seeded again: leave the seed out, or reset all"
             )
         ids = np.flatnonzero(mask).astype(np.int32)
         rows, found = self._pool.reset(ids)
         observations = copied(self._observations)
         write_rows(observations, ids, rows)
-        info = empty_like(found, self.num_envs)
+        info = zeros_like_rows(found, self.num_envs)
         write_rows(info, ids, found)
         self._waiting = self._waiting & ~mask
         return self._kept(observations), _masked(info, mask)
@@ -161,10 +165,10 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
             what = f"{mask.dtype}, shape {mask.shape}" if isinstance(mask, np.ndarray) else type(mask).__name__
             raise ResetMaskError(
                 f"options['reset_mask'] is {what}; it must be a numpy array of bool, shape ({self.num_envs},), that "
-                "says which copies to reset"
+                "says which environments to reset"
             )
         if not mask.any():
-            raise ResetMaskError("options['reset_mask'] selects no copy; set at least one entry")
+            raise ResetMaskError("options['reset_mask'] selects no environment; set at least one entry")
         return mask
 
     def _checked_actions(self, actions: Any) -> Any:
@@ -173,7 +177,8 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
         actions = np.asarray(actions)
         if actions.shape != self.action_space.shape:  # EnvPool would read past the end of a shorter array
             raise PoolError(
-                f"actions have shape {actions.shape}; for {self.num_envs} copies it must be {self.action_space.shape}"
+                f"actions have shape {actions.shape}; for {self.num_envs} environments it must be "
+                f"{self.action_space.shape}"
             )
         return actions
 
@@ -187,15 +192,9 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
 
 
 def _masked(info: dict[str, Any], mask: Flags) -> dict[str, Any]:
-    """Gymnasium's form: beside each key, which copies have it."""
+    """Return infos in Gymnasium's form: beside each key, which environments have it."""
     found: dict[str, Any] = {}
     for key, value in info.items():
         found[key] = _masked(value, mask) if isinstance(value, dict) else value
         found[f"_{key}"] = mask.copy()
     return found
-
-
-def _rows_of(actions: Any, ids: NDArray[np.int32]) -> Any:
-    if isinstance(actions, dict):
-        return {key: _rows_of(part, ids) for key, part in actions.items()}
-    return np.asarray(actions)[ids]

@@ -1,10 +1,14 @@
-"""Stable-Baselines3: vector environments at steady state, and a callback that says whether batches are.
+"""Stable-Baselines3: vector environments with staggered episodes, and a callback that logs whether batches are fair.
 
     env = make_steady_vec_env("Hopper-v5", n_envs=256)
     PPO("MlpPolicy", env, n_steps=16).learn(1_000_000, callback=SteadyStateCallback())
 
-Resets happen within the step that ends an episode, so terminal states are not in the stream, and no null
-state ever is: copies are brought to steady state by cutting each one's episode short once, as a truncation.
+Stable-Baselines3 resets environments within the step that ends an episode, so terminal states are not in the stream.
+Episodes are staggered by early truncations.
+
+- `steady_vec_env`: `SteadyVecEnv` staggers the episodes of a bare VecEnv
+- `make_vec_env`: `make_steady_vec_env` makes such a VecEnv in one line
+- `callback`: `SteadyStateCallback` logs whether environments run in lockstep, and warns
 """
 
 from steadyrl.errors import MissingExtraError

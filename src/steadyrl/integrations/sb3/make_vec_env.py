@@ -1,4 +1,4 @@
-"""One line instead of `make_vec_env`: copies at steady state, in EnvPool where it has the environment."""
+"""One line instead of `make_vec_env`: staggered environments, in EnvPool where it has them."""
 
 from __future__ import annotations
 
@@ -32,23 +32,24 @@ def make_steady_vec_env(
     wrapper_class: Callable[[Any], Any] | None = None,
     monitor_dir: str | None = None,
 ) -> SteadyVecEnv:
-    """Return copies of an environment for Stable-Baselines3, monitored and staggered.
+    """Return a VecEnv for Stable-Baselines3 with a Monitor and staggered episodes.
 
     Args:
         env_id: a Gymnasium id, a spec, or a function that makes an environment.
-        n_envs: how many copies.
-        delays: as for `SteadyVecEnv`.
-        seed: copy i gets seed + i.
-        backend: "envpool", "dummy" (one process), "subproc" (a process a copy), or "auto": EnvPool where it is known
-            to have the same environment and nothing else is asked for, else "dummy", as `make_vec_env` does.
-        tolerance: the distance from steady state that "auto" delays put up with.
-        n_steps: steps of the batches that "auto" delays watch; the n_steps of PPO or A2C.
-        env_kwargs: for `gymnasium.make`, or EnvPool's.
-        wrapper_class: applied to each environment, on top of its Monitor (not in EnvPool).
-        monitor_dir: where each Monitor writes its file (not in EnvPool).
+        n_envs: number of environments.
+        delays: delays of `SteadyVecEnv`; "auto" needs to know nothing beforehand.
+        seed: seed of the first environment; environment i gets seed + i.
+        backend: "envpool", "dummy" (all in this process), "subproc" (one process per environment), or "auto", which
+            takes EnvPool where that is known to have the same environment and nothing speaks against it, else "dummy",
+            as `make_vec_env` does.
+        tolerance: distance from steady state (total variation) that "auto" delays put up with.
+        n_steps: number of steps in the batches that "auto" delays watch; give the n_steps of PPO or A2C.
+        env_kwargs: arguments of `gymnasium.make`, or of EnvPool.
+        wrapper_class: wrapper of each environment, on top of its Monitor (not with EnvPool).
+        monitor_dir: directory in which each Monitor writes its file (not with EnvPool).
 
     Raises:
-        WrapperError: if the backend is none of these, or cannot do what else is asked for.
+        WrapperError: if the backend is none of these, or does not support the other arguments.
         PoolError: if EnvPool was asked for and does not have the environment.
 
     Example:
@@ -66,8 +67,8 @@ def make_steady_vec_env(
     if backend == "envpool":
         if extras:
             raise WrapperError(
-                f"backend is 'envpool' and {' and '.join(extras)} was given; EnvPool's copies have no wrappers of "
-                "their own: use 'dummy' or 'subproc', or wrap the VecEnv instead (VecMonitor, VecNormalize, ...)"
+                f"backend is 'envpool' and {' and '.join(extras)} was given; EnvPool's environments have no "
+                "wrappers of their own: use 'dummy' or 'subproc', or wrap the VecEnv instead (VecMonitor, ...)"
             )
         if not isinstance(env_id, str):
             raise WrapperError(
@@ -90,7 +91,7 @@ def make_steady_vec_env(
 
 
 def _against_envpool(env_id: Any, arguments: Mapping[str, Any]) -> str | None:
-    """Why "auto" does not take EnvPool."""
+    """Return why "auto" does not take EnvPool, or None if it does."""
     if not isinstance(env_id, str):
         return "EnvPool makes environments by name"
     source = as_source(env_id, arguments)

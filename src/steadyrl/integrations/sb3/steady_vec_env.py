@@ -1,12 +1,13 @@
-"""Copies of an existing VecEnv brought to steady state, and kept there.
+"""A VecEnv whose episodes are staggered, so that every batch is a fair sample, and stays one.
 
-Each copy's episode is cut short once, at the time that its delay says. To the learner a cut is a time limit:
-`dones[i]` with `TimeLimit.truncated` and the `terminal_observation` from which it bootstraps, so that every transition
-is a real one and none is wasted. The copy goes on with a fresh episode at once.
+Episodes are cut short at the right times. To the learner a cut is a time limit: `dones[i]` with `TimeLimit.truncated`
+and the `terminal_observation` from which it bootstraps, so that every transition is a real one and none is wasted. The
+environment goes on with a fresh episode at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,34 +15,37 @@ from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
 from steadyrl.errors import WrapperError
+from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.live.phase import PhaseReport
 from steadyrl.live.staggering import DelaysLike, Restagger
-from steadyrl.wrappers.rows import row_of, write_rows
-from steadyrl.wrappers.vectors import NamingLostCopies, as_seed
+from steadyrl.wrappers.lost_copies import NamingLostCopies
+from steadyrl.wrappers.rows import take_rows, write_rows
+from steadyrl.wrappers.vectors import as_seed
 
 
-class SteadyVecEnv(VecEnvWrapper):
-    """A bare VecEnv whose copies are staggered.
+class SteadyVecEnv(VecEnv):
+    """A bare VecEnv whose episodes are staggered.
 
-    Wrap it first, and put `VecNormalize`, `VecFrameStack`, `VecMonitor` and the like on top. Episodes that were
-    cut have `infos[i]["staggered"]`; a `Monitor` underneath leaves them out of its statistics, a `VecMonitor` on
+    Wrap the bare VecEnv first, and put `VecNormalize`, `VecFrameStack`, `VecMonitor` and the like on top. Episodes that
+    were cut have `infos[i]["staggered"]`; a `Monitor` underneath leaves them out of its statistics, a `VecMonitor` on
     top does not.
 
-    Under `VecNormalize`, Stable-Baselines3's `EvalCallback` wants the evaluation environment to have the same layers:
-    `VecNormalize(SteadyVecEnv(eval_venv, [1] * n))` cuts nothing.
+    To Stable-Baselines3 this is a VecEnv of its own, not a `VecEnvWrapper`. So an evaluation environment needs no such
+    layer: with training in `VecNormalize(SteadyVecEnv(venv))`, an `EvalCallback` takes `VecNormalize(eval_venv)`.
 
     Args:
-        venv: a DummyVecEnv, SubprocVecEnv, EnvPoolVecEnv, or another that is no wrapper.
-        delays: "auto" watches the copies' ages and staggers them whenever they are out of step; `Delays`, as from
-            `design_delays`, or one whole number a copy, stagger them once after each reset of all.
-        seed: of the order in which copies get their delays.
-        tolerance: the distance from steady state that "auto" puts up with.
-        n_steps: steps of the batches that "auto" watches.
+        venv: a DummyVecEnv, SubprocVecEnv, EnvPoolVecEnv, or another VecEnv that is no wrapper.
+        delays: "auto" (the default) watches the ages of the environments and staggers episodes whenever they run in
+            lockstep; `Delays`, as from `design_delays`, or one whole number of steps per environment, stagger them once
+            after each reset of all.
+        seed: seed for the assignment of delays to environments.
+        tolerance: distance from steady state (total variation) that "auto" puts up with.
+        n_steps: number of steps in the batches that `phase` reports on; give the n_steps of PPO or A2C.
 
     Raises:
-        WrapperError: if `venv` is a wrapper, or its copies cannot be reset before an episode's end.
+        WrapperError: if `venv` is a wrapper, or its environments cannot be reset before an episode's end.
         DelaysError: if the delays are none of these.
-        CopyLostError: later, if a copy raises or its process dies; its message says which one.
+        CopyLostError: later, if an environment raises or its process dies; its message says which one.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class SteadyVecEnv(VecEnvWrapper):
         n_steps: int = 16,
     ) -> None:
         _check_bare(venv)
+        self.venv = venv
         self.staggering = Restagger(
             venv.num_envs,
             delays,
@@ -62,16 +67,41 @@ class SteadyVecEnv(VecEnvWrapper):
             n_steps=n_steps,
             rng=np.random.default_rng(as_seed(seed)),
         )
-        super().__init__(venv)
+        super().__init__(venv.num_envs, venv.observation_space, venv.action_space)
         self._ready = False  # whether there was a reset
 
     @property
     def phase(self) -> PhaseReport:
-        """How far the copies' ages are from steady state."""
-        return self.staggering.tracker.report()
+        """How far the ages in the last batch are from those in the long run."""
+        return self.staggering.phase
+
+    @property
+    def lengths(self) -> EpisodeLengths | None:
+        """Distribution of T of recent episodes, running ones included; None if none has ended yet."""
+        return self.staggering.lengths
+
+    @property
+    def ages(self) -> Any:
+        """Ages of the states that the environments are in; 1 after a reset."""
+        return self.staggering.ages.copy()
+
+    @property
+    def cuts(self) -> int:
+        """Number of episodes cut short so far."""
+        return self.staggering.cuts
+
+    @property
+    def settled(self) -> bool:
+        """Whether no more cuts will come, however the ages look; never with "auto"."""
+        return self.staggering.settled
+
+    @property
+    def unwrapped(self) -> VecEnv:
+        """The VecEnv inside."""
+        return self.venv.unwrapped
 
     def reset(self) -> Any:
-        """Reset all copies; they are in step, and their delays start anew."""
+        """Reset all environments; they are in lockstep then, and staggering starts anew."""
         with NamingLostCopies(self.venv):
             observations = self.venv.reset()
         self._ready = True
@@ -86,13 +116,13 @@ class SteadyVecEnv(VecEnvWrapper):
         self.venv.step_async(actions)
 
     def step_wait(self) -> Any:
-        """Finish the step, and cut those whose time has come."""
+        """Finish the step, and cut the episodes whose time has come."""
         with NamingLostCopies(self.venv):
             observations, rewards, found, infos = self.venv.step_wait()
         dones = np.asarray(found, dtype=bool)  # SubprocVecEnv passes on whatever the environments call true
         for i in np.flatnonzero(dones):
             self.reset_infos[i] = self.venv.reset_infos[i]
-        cut = self.staggering.cuts(dones)
+        cut = self.staggering.step(dones)
         if cut.any():
             infos = list(infos)
             ids = np.flatnonzero(cut).tolist()
@@ -101,7 +131,7 @@ class SteadyVecEnv(VecEnvWrapper):
             for i, (first, info) in zip(ids, fresh, strict=True):
                 infos[i].update(
                     {
-                        "terminal_observation": row_of(observations, i),
+                        "terminal_observation": take_rows(observations, i),
                         "TimeLimit.truncated": True,
                         "staggered": True,
                     }
@@ -111,6 +141,59 @@ class SteadyVecEnv(VecEnvWrapper):
             dones = dones | cut
         return observations, rewards, dones, infos
 
+    def close(self) -> None:
+        """Close the environments."""
+        self.venv.close()
+
+    def seed(self, seed: int | None = None) -> Sequence[int | None]:
+        """Set the seeds of the environments for the next reset."""
+        return self.venv.seed(seed)
+
+    def set_options(self, options: Any = None) -> None:
+        """Set the options of the environments for the next reset."""
+        self.venv.set_options(options)
+
+    def render(self, mode: str | None = None) -> Any:
+        """Render the environments."""
+        return self.venv.render(mode=mode)
+
+    def get_images(self) -> Sequence[Any]:
+        """Return a picture of each environment, if it was made with a render mode."""
+        return self.venv.get_images()
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Return whether all environments have this attribute."""
+        return self.venv.has_attr(attr_name)
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        """Return an attribute of each environment."""
+        return self.venv.get_attr(attr_name, indices)
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        """Set an attribute of the environments."""
+        self.venv.set_attr(attr_name, value, indices)
+
+    def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
+        """Call a method of the environments."""
+        return self.venv.env_method(method_name, *method_args, indices=indices, **method_kwargs)
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        """Return whether each environment is wrapped in this class."""
+        return self.venv.env_is_wrapped(wrapper_class, indices=indices)
+
+    def __getattr__(self, name: str) -> Any:
+        """Look for other attributes in the VecEnv inside."""
+        if name.startswith("_") or name == "venv":  # as while it is being unpickled
+            raise AttributeError(f"SteadyVecEnv has no attribute {name!r}")
+        return getattr(self.venv, name)
+
+
+def find_steady_vec_env(env: Any) -> SteadyVecEnv | None:
+    """Return the SteadyVecEnv under Stable-Baselines3's wrappers, or None if there is none."""
+    while isinstance(env, VecEnvWrapper):
+        env = env.venv
+    return env if isinstance(env, SteadyVecEnv) else None
+
 
 def _check_bare(venv: VecEnv) -> None:
     if not isinstance(venv, VecEnv):
@@ -118,19 +201,19 @@ def _check_bare(venv: VecEnv) -> None:
             f"venv is {type(venv).__name__}, not a VecEnv of Stable-Baselines3; make one with make_vec_env, or use "
             "make_steady_vec_env. For Gymnasium's vector environments there is steadyrl.StaggeredVectorEnv"
         )
-    if isinstance(venv, VecEnvWrapper):
+    if isinstance(venv, VecEnvWrapper | SteadyVecEnv):
         name = type(venv).__name__
         raise WrapperError(
-            f"venv is a {name}; when a copy is cut its reset would go past the {name}, which would miss it. Wrap the "
-            f"bare VecEnv first and put the {name} on top: {name}(SteadyVecEnv(venv), ...)"
+            f"venv is a {name}; when an episode is cut, its reset would go past the {name}, which would miss it. Wrap "
+            f"the bare VecEnv first and put the {name} on top: {name}(SteadyVecEnv(venv), ...)"
         )
     if any(venv.env_is_wrapped(EpisodicLifeEnv)):
         raise WrapperError(
             "these environments are wrapped in EpisodicLifeEnv, whose reset goes on with the running game while "
-            "lives are left, so that a copy cannot restart; make them with terminal_on_life_loss=False"
+            "lives are left, so that single environments cannot restart; make them with terminal_on_life_loss=False"
         )
     if venv.has_attr("allow_early_resets") and not all(venv.get_attr("allow_early_resets")):
         raise WrapperError(
             "the environments' Monitor has allow_early_resets=False, so that no episode can be cut short; leave "
-            "that out"
+            "that argument out"
         )

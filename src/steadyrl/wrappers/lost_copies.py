@@ -1,0 +1,87 @@
+"""Which environment failed: the death of one of many becomes an error that names it."""
+
+from __future__ import annotations
+
+import warnings
+from multiprocessing.connection import wait
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AsyncVectorEnv
+
+from steadyrl.errors import CopyLostError, WrapperError
+
+_DYING = 5.0  # seconds within which a process whose pipe is closed has ended
+
+
+class NamingLostCopies:
+    """A context that turns the failure of an environment into an error that says which one it was.
+
+    Worker processes of an AsyncVectorEnv are then shut down: one that died leaves the others' answers unread, and
+    Gymnasium's own `close` would wait for ever.
+
+    Args:
+        envs: a vector environment of Gymnasium or Stable-Baselines3.
+    """
+
+    def __init__(self, envs: Any) -> None:
+        self._envs = envs
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if not isinstance(error, Exception) or isinstance(error, WrapperError):
+            return
+        envs = self._envs.unwrapped
+        lost = _lost_workers(envs, error) if hasattr(envs, "processes") else _raised_in(envs, error)
+        if not lost:
+            return
+        if isinstance(envs, AsyncVectorEnv):
+            _shut_down(envs, lost)
+        which = f"copy {lost[0]}" if len(lost) == 1 else f"copies {list(lost)}"
+        named = CopyLostError(
+            f"{which} of {type(envs).__name__} died or raised ({type(error).__name__}: {error}). Its episode is lost "
+            "and the batch is incomplete: close the environments, mend the cause, and start again"
+        )
+        named.copies = lost
+        raise named from error
+
+
+def _lost_workers(envs: Any, error: Exception) -> tuple[int, ...]:
+    if envs.closed:
+        return ()
+    broken = [i for i, pipe in enumerate(getattr(envs, "parent_pipes", ())) if pipe is None]  # raised, and was shut
+    sentinels = [process.sentinel for process in envs.processes]
+    dying = isinstance(error, EOFError | OSError) and not broken  # its pipe is closed before it is gone
+    dead = wait(sentinels, timeout=_DYING if dying else 0.0)
+    return tuple(i for i, sentinel in enumerate(sentinels) if i in broken or sentinel in dead)
+
+
+def _shut_down(envs: Any, lost: tuple[int, ...]) -> None:
+    for i in lost:
+        if envs.parent_pipes[i] is not None:
+            envs.parent_pipes[i].close()
+            envs.parent_pipes[i] = None
+    with warnings.catch_warnings():  # Gymnasium's, that a step is pending
+        warnings.simplefilter("ignore")
+        envs.close(terminate=True)
+
+
+def _raised_in(envs: Any, error: Exception) -> tuple[int, ...]:
+    """Return the environment in this process whose method was running: the method's object is known by identity."""
+    owner: dict[int, set[int]] = {}
+    for i, env in enumerate(getattr(envs, "envs", ())):
+        layer: Any = env
+        while layer is not None:
+            owner.setdefault(id(layer), set()).add(i)
+            layer = layer.env if isinstance(layer, gymnasium.Wrapper) else None
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        first = frame.f_code.co_varnames[:1] if frame.f_code.co_argcount else ()
+        found = owner.get(id(frame.f_locals.get(first[0])), set()) if first else set()
+        if len(found) == 1:
+            return tuple(found)
+        trace = trace.tb_next
+    return ()
