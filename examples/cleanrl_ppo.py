@@ -1,10 +1,12 @@
-"""PPO in one file, in the manner of CleanRL, with its copies as they are or at steady state.
+"""PPO in one file, in the manner of CleanRL, with environments in lockstep or with staggered episodes.
 
-    python examples/cleanrl_ppo.py           all copies start together, and march in step
-    python examples/cleanrl_ppo.py --cure    with the lines marked "cure"
+    python examples/cleanrl_ppo.py           all environments start together and stay in lockstep
+    python examples/cleanrl_ppo.py --cure    episodes are staggered: this adds the lines marked "cure"
 
-Gymnasium's vector environments reset in the step after an end (NEXT_STEP), and three things follow:
-- that step is no transition: its action was ignored, so it is left out of the loss (`real`);
+Actions may be Box or Discrete (--env-id CartPole-v1 --discount 0.99).
+
+Gymnasium's vector environments reset in the step after an end (NEXT_STEP), which has three consequences:
+- that step is no transition, since its action is ignored, so it is left out of the loss (`real`);
 - the last observation of an episode is in the stream, so a truncated episode bootstraps from it as it should;
 - terminated and truncated are kept apart: only the former sets the value of what follows to zero.
 
@@ -17,15 +19,16 @@ from dataclasses import dataclass
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.spaces import Box, Discrete, Space
 from torch import nn
-from torch.distributions import Independent, Normal
+from torch.distributions import Categorical, Distribution, Independent, Normal
 
 import steadyrl
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What can be set; every field is an option of the command line."""
+    """Settings of a run; every field is an option of the command line."""
 
     env_id: str = "Pendulum-v1"
     num_envs: int = 64
@@ -46,19 +49,30 @@ class Settings:
 class Agent(nn.Module):
     """A policy and a value function, side by side."""
 
-    def __init__(self, inputs: int, actions: int) -> None:
+    def __init__(self, observations: Box, actions: Space) -> None:
         super().__init__()
-        self.policy = network(inputs, actions, scale=0.01)
-        self.log_deviation = nn.Parameter(torch.zeros(actions))
+        self.discrete = isinstance(actions, Discrete)
+        inputs = int(np.prod(observations.shape))
+        outputs = int(actions.n) if self.discrete else int(np.prod(actions.shape))
+        self.policy = network(inputs, outputs, scale=0.01)
+        self.log_deviation = None if self.discrete else nn.Parameter(torch.zeros(outputs))
         self.critic = network(inputs, 1, scale=1.0)
 
     def value(self, observations: torch.Tensor) -> torch.Tensor:
         """Return the value of each observation."""
         return self.critic(observations).squeeze(-1)
 
-    def actions(self, observations: torch.Tensor) -> Independent:
+    def actions(self, observations: torch.Tensor) -> Distribution:
         """Return the distribution of actions at each observation."""
-        return Independent(Normal(self.policy(observations), self.log_deviation.exp()), 1)
+        found = self.policy(observations)
+        return Categorical(logits=found) if self.discrete else Independent(Normal(found, self.log_deviation.exp()), 1)
+
+
+def for_the_environments(actions: torch.Tensor, space: Space) -> np.ndarray:
+    """Return actions as the environments take them: numbered from the first one, or within their bounds."""
+    if isinstance(space, Discrete):
+        return actions.numpy() + space.start
+    return actions.numpy().reshape(-1, *space.shape).clip(space.low, space.high)
 
 
 def network(inputs: int, outputs: int, scale: float) -> nn.Sequential:
@@ -78,7 +92,7 @@ def advantages(
     discount: float,
     gae_lambda: float,
 ) -> torch.Tensor:
-    """Return generalised advantage estimates [steps, copies]; `values` has one row more, of what follows the last."""
+    """Return generalised advantage estimates [steps, environments]; `values` has one row more, for the states after."""
     found, following = torch.zeros_like(rewards), torch.zeros_like(rewards[0])
     for t in reversed(range(len(rewards))):
         surprise = rewards[t] + discount * values[t + 1] * ~terminated[t] - values[t]
@@ -100,20 +114,18 @@ def main() -> list[float]:
     torch.manual_seed(s.seed)
     envs = gymnasium.make_vec(s.env_id, num_envs=s.num_envs, vectorization_mode="sync")
     if cure:  # cure
-        envs = steadyrl.StaggeredVectorEnv(envs, "auto", n_steps=s.n_steps)  # cure
+        envs = steadyrl.StaggeredVectorEnv(envs)  # cure
     envs = steadyrl.PhaseMonitor(envs, n_steps=s.n_steps, warn=False)
     monitor = envs
     envs = gymnasium.wrappers.vector.RecordEpisodeStatistics(envs)
     envs = gymnasium.wrappers.vector.NormalizeReward(envs, gamma=s.discount)
 
-    inputs, outputs = (int(np.prod(x.shape)) for x in (envs.single_observation_space, envs.single_action_space))
-    low, high = envs.single_action_space.low, envs.single_action_space.high
-    agent = Agent(inputs, outputs)
+    agent = Agent(envs.single_observation_space, envs.single_action_space)
     optimiser = torch.optim.Adam(agent.parameters(), lr=s.learning_rate, eps=1e-5)
 
     shape = (s.n_steps, s.num_envs)
     observations = torch.zeros((*shape, *envs.single_observation_space.shape))
-    actions = torch.zeros((*shape, outputs))
+    actions = torch.zeros(shape if agent.discrete else (*shape, len(agent.log_deviation)))
     log_probs, rewards, values = torch.zeros(shape), torch.zeros(shape), torch.zeros((s.n_steps + 1, s.num_envs))
     terminated, ended, real = (torch.zeros(shape, dtype=torch.bool) for _ in range(3))
 
@@ -127,9 +139,10 @@ def main() -> list[float]:
             observations[t], real[t] = following, ~resets
             with torch.no_grad():
                 choice = agent.actions(following)
-                actions[t], values[t] = choice.sample(), agent.value(following)
-                log_probs[t] = choice.log_prob(actions[t])
-            batch, reward, over, cut_off, infos = envs.step(actions[t].numpy().clip(low, high))
+                taken = choice.sample()
+                actions[t], values[t], log_probs[t] = taken, agent.value(following), choice.log_prob(taken)
+            taken = for_the_environments(taken, envs.single_action_space)
+            batch, reward, over, cut_off, infos = envs.step(taken)
             following = torch.as_tensor(batch, dtype=torch.float32)
             rewards[t], terminated[t] = torch.as_tensor(reward), torch.as_tensor(over)
             ended[t] = resets = torch.as_tensor(over | cut_off)
@@ -163,8 +176,8 @@ def main() -> list[float]:
         if update % 10 == 9:
             recent = np.mean(returns[-100:]) if returns else float("nan")
             print(
-                f"update {update + 1:3d}: return {recent:8.1f}, E[T] {report.average_episode_length:6.1f}, "
-                f"phase distance {report.distance:.3f}"
+                f"update {update + 1:3d}: return {recent:8.1f}, "
+                f"mean episode length {report.average_episode_length - 1:6.1f}, phase distance {report.distance:.3f}"
             )
     envs.close()
     return distances

@@ -1,11 +1,11 @@
-"""A plain Gymnasium loop that averages rewards over batches, with its copies as they are or at steady state.
+"""A plain Gymnasium loop that averages rewards over batches, with environments in lockstep or staggered episodes.
 
 The environment is the paper's state sweep: rewards grow as an episode goes on, and every episode has the same length.
 
-    python examples/gymnasium_loop.py           batches swing for ever
-    python examples/gymnasium_loop.py --cure    with the lines marked "cure" they settle
+    python examples/gymnasium_loop.py           in lockstep, the batch means swing for ever
+    python examples/gymnasium_loop.py --cure    episodes are staggered (the lines marked "cure"), and they settle
 
-The spread of batch means tells how wrong an update from one batch would be.
+The spread of the batch means shows how wrong an update from one batch would be.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def main() -> list[float]:
 
     envs = gymnasium.make_vec(args.env_id, num_envs=args.num_envs, vectorization_mode="sync")
     if args.cure:  # cure
-        envs = steadyrl.StaggeredVectorEnv(envs, "auto", n_steps=args.n_steps)  # cure
+        envs = steadyrl.StaggeredVectorEnv(envs)  # cure
     envs = steadyrl.PhaseMonitor(envs, n_steps=args.n_steps, warn=False)
 
     envs.reset(seed=args.seed)

@@ -1,9 +1,9 @@
-"""PPO of Stable-Baselines3, with its copies as they are or at steady state.
+"""PPO of Stable-Baselines3, with environments in lockstep or with staggered episodes.
 
-    python examples/sb3_ppo.py           all copies start together, and march in step
-    python examples/sb3_ppo.py --cure    with the lines marked "cure"
+    python examples/sb3_ppo.py           all environments start together and stay in lockstep
+    python examples/sb3_ppo.py --cure    episodes are staggered: this adds the lines marked "cure"
 
-Look at steady/phase_distance in the log. Needs: pip install "steadyrl[sb3,envpool]"
+Both run on the same DummyVecEnv. Look at steady/phase_distance in the log. Needs, in a clone: pip install ".[sb3]"
 """
 
 import argparse
@@ -11,7 +11,10 @@ import argparse
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 
-from steadyrl.integrations.sb3 import SteadyStateCallback
+from steadyrl.integrations.sb3 import (
+    SteadyStateCallback,
+    SteadyVecEnv,  # cure
+)
 
 
 def main() -> PPO:
@@ -25,10 +28,9 @@ def main() -> PPO:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
-    make = make_vec_env
+    env = make_vec_env(args.env_id, n_envs=args.n_envs, seed=args.seed)
     if args.cure:  # cure
-        from steadyrl.integrations.sb3 import make_steady_vec_env as make  # cure
-    env = make(args.env_id, n_envs=args.n_envs, seed=args.seed)
+        env = SteadyVecEnv(env, seed=args.seed)  # cure
 
     batch = args.n_envs * args.n_steps
     model = PPO(
