@@ -48,6 +48,8 @@ def enough_episodes(
 
 def is_sure(found: Recommendation, confidence: LengthsConfidence, n_steps: int) -> bool:
     """Return whether the whole confidence band of the raw process leads to the same recommendation."""
+    if found.settled:
+        return True
     cured = found.chosen.name != "nothing"
     if cured and (found.chosen.name == "burn-in" or not math.isfinite(found.chosen.steady_after)):
         return False

@@ -9,6 +9,7 @@ import math
 
 from steadyrl.diagnosis.observed import SlowDimension
 from steadyrl.diagnosis.result import FEWEST, Diagnosis
+from steadyrl.lengths.strategies import RANKING as RANKING
 from steadyrl.lengths.strategies import Strategy
 
 WHY = (
@@ -22,11 +23,6 @@ POLICY_HINT = (
     "in Python, steadyrl.diagnose(env, model) also takes a torch module or a function of observations."
 )
 """What to do about a verdict on a random policy."""
-RANKING = (
-    "Ranked by the steps lost over 1,000 updates: samples that differ from the long run, plus steps thrown away. What "
-    "never gets within the tolerance comes last; if a cure gains less than 0.1% of all steps, nothing is changed."
-)
-"""The rule by which strategies are ordered."""
 MONITOR = (
     "PhaseMonitor measures finitely many environments and compares groups of ages, to keep chance apart from lockstep; "
     "its number for the same batches is therefore lower than the one given here."
@@ -66,7 +62,7 @@ def advice(found: Diagnosis) -> str:
     if best.name == "nothing":
         if not found.phase_locked:
             return "Leave it as it is: the batches are fair from the start."
-        return f"Leave it as it is: lockstep at the start is harmless here, {_harmless(found)}."
+        return f"Leave it as it is: lockstep at the start is harmless here, {found.recommendation.reason}."
     after = "at once" if best.steady_after == 0 else f"after {steps(best.steady_after, mean)}"
     return f"Recommended: {best.title}; fair {after}, {_price(best)}."
 
@@ -263,12 +259,6 @@ def _batches(found: Diagnosis) -> str:
     if not found.phase_locked:
         return f"fair: {text}"
     return f"in lockstep{', harmlessly' if found.harmless else ''}: {text}"
-
-
-def _harmless(found: Diagnosis) -> str:
-    updates = max(1, math.ceil(found.mixing_time.value / found.n_steps))
-    gain = (found.recommendation["nothing"].lost(found.recommendation.horizon)) / found.recommendation.horizon
-    return f"since it is over after {_count(updates, 'update')} and costs {gain:.2%} of the samples in 1,000 updates"
 
 
 def _count(number: int, noun: str) -> str:

@@ -73,6 +73,8 @@ class Recommendation:
     """Distance of the expected ages of finitely many environments with delays `assigned` by quantile, or `drawn`."""
     reason: str = ""
     """Why this way is recommended, as a clause: "since ..."."""
+    settled: bool = False
+    """Whether more episodes could not change it: a single environment, or batches that cover many episodes."""
 
     def __eq__(self, other: object) -> bool:
         return same_values(self, other)
@@ -163,8 +165,10 @@ def recommend(
     if reason:
         ranked = [raw, *(way for way in ranked if way is not raw)]
     chosen = ranked[0]
+    settled = bool(reason) and (envs == 1 or batch >= MANY_EPISODES * lengths.mean)
     reason = reason or f"since it loses least: {chosen.lost(horizon):,.0f} of {horizon:,} steps per environment"
-    return Recommendation(chosen, tuple(ranked), tolerance, horizon, _sampling(lengths, tolerance, envs), reason)
+    sampling = _sampling(lengths, tolerance, envs)
+    return Recommendation(chosen, tuple(ranked), tolerance, horizon, sampling, reason, settled)
 
 
 def _harmless(
