@@ -40,6 +40,10 @@ class StaggerError(SteadyrlError):
     """What a stagger controller was given cannot be used."""
 
 
+class StatisticsError(SteadyrlError):
+    """What fair statistics were given cannot be used, or there is nothing to report yet."""
+
+
 class NotEpisodicError(SteadyrlError):
     """Definition 1 fails: no terminal states, or episodes that do not end."""
 
