@@ -2,7 +2,10 @@
 
 import io
 import os
+import signal
+import subprocess
 import sys
+import time
 
 import pytest
 
@@ -46,3 +49,105 @@ def test_what_a_kill_at_the_very_end_leaves_behind_is_deleted(tmp_path, monkeypa
     assert (tmp_path / UNFINISHED).exists()
     reproduce([scripted([])], "quick", tmp_path, resume=resume)
     assert not (tmp_path / UNFINISHED).exists()
+
+
+HOSTILE_MODULE = """
+import sys
+
+import gymnasium
+
+
+class Base(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+
+class Raising(Base):
+    def __init__(self):
+        raise RuntimeError("no licence \\x1b[2J")
+
+
+class Exiting(Base):
+    def __init__(self):
+        sys.exit(0)
+
+
+class Hungry(Base):
+    def __init__(self):
+        raise MemoryError
+
+
+class Deep(Base):
+    def __init__(self):
+        self.__init__()
+
+
+for kind in (Raising, Exiting, Hungry, Deep):
+    gymnasium.register(f"{kind.__name__}-v0", entry_point=kind)
+"""
+
+
+def steadyrl(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "steadyrl", *arguments], cwd=cwd, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["a:b:c-v0"], "a:b:c-v0"),
+        (["hostile:Raising-v0"], "no licence"),
+        (["hostile:Exiting-v0"], "sys.exit(0)"),
+        (["hostile:Hungry-v0"], "memory"),
+        (["hostile:Deep-v0"], "recursion"),
+        (["CartPole-v1", "--seed", "-1"], "seed is -1"),
+        (["CartPole-v1", "--episodes", "9" * 5000], "--episodes"),
+        (["CartPole-v1", "--make", "max_episode_steps=" + "9" * 5000], "max_episode_steps"),
+        (["CartPole-v1", "--num-envs", "1000000000", "--episodes", "40", "--backend", "serial"], "1000000000"),
+        (["--from", "huge.txt"], "cannot be a length"),
+        (["--from", "header.npy"], "not an array"),
+        (["--from", "huge.txt", "--column", "9" * 5000], "column"),
+    ],
+)
+def test_hostile_arguments_end_in_a_sentence_and_exit_code_2(tmp_path, arguments, words):
+    (tmp_path / "hostile.py").write_text(HOSTILE_MODULE)
+    (tmp_path / "huge.txt").write_text("900000000\n" * 40)
+    (tmp_path / "header.npy").write_bytes(b'\x93NUMPY\x01\x00\x10\x00{"descr": bad   \n')
+    result = steadyrl("diagnose", *arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "\x1b[2J" not in result.stderr
+    assert len(result.stderr) < 20_000
+
+
+def test_names_that_are_not_utf8_and_lengths_of_zero_are_no_trouble(tmp_path):
+    name = os.fsdecode(b"caf\xe9.csv")
+    (tmp_path / name).write_text("l\n" + "0\n" * 40)
+    result = steadyrl("diagnose", "--from", name, "--out", os.fsdecode(b"r\xe9"), cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / os.fsdecode(b"r\xe9") / "report.html").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("wait", [0.6, 2.5])
+def test_ctrl_c_and_sigterm_end_with_one_line_and_130(number, wait):
+    command = [
+        sys.executable,
+        "-m",
+        "steadyrl",
+        "diagnose",
+        "CartPole-v1",
+        "--backend",
+        "serial",
+        "--episodes",
+        "1000000",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(wait)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in errors
+    assert "Traceback" not in errors

@@ -5,6 +5,7 @@
 - `options`: the options that several commands share
 """
 
+import os
 import signal
 import sys
 from typing import Any
@@ -15,10 +16,12 @@ def main() -> None:
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is finished is kept
         from steadyrl.cli.commands import run
+
+        run()
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
-        sys.exit(130)
-    run()
+        sys.stderr.flush()
+        os._exit(130)  # nothing is open yet, and Python would end by SIGINT if it came inside an exec of some import
 
 
 def __getattr__(name: str) -> Any:

@@ -24,6 +24,8 @@ from steadyrl.cli.train import train
 from steadyrl.common.terminal import never_fail_to_print, say, styled
 from steadyrl.errors import RolloutError, SteadyrlError
 
+_LONGEST = 2000  # letters of an error; values of thousands of digits are cut in the middle
+
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
 
@@ -82,5 +84,7 @@ def run() -> None:
 
 
 def _end(text: str) -> None:
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST // 2]} [...] {text[-_LONGEST // 2 :]}"
     say(styled("error: ", "bold red"), text)
     sys.exit(2)

@@ -135,7 +135,7 @@ def _diagnose_log(
     n_steps: int,
     seed: int,
 ) -> Diagnosis:
-    records = read_lengths(source, column=int(column) if column is not None and column.isdecimal() else column)
+    records = read_lengths(source, column=_as_column(column))
     taken, selection = select_episodes(records, last=last, everything=everything)
     with console(stderr=True).status(f"analysing {len(taken):,} episodes"):
         rng = np.random.default_rng([seed, 4])
@@ -145,12 +145,17 @@ def _diagnose_log(
     return replace(found, lengths_code=_lengths_code(source, column, len(taken), len(records)))
 
 
+def _as_column(column: str | None) -> str | int | None:
+    """Return a column as its index if it is a number, else as its name."""
+    return int(column) if column is not None and column.isdecimal() and len(column) < 10 else column
+
+
 def _lengths_code(source: list[str], column: str | None, taken: int, there: int) -> str:
     """Return the line that reads the analysed lengths again."""
     if "-" in source:
         return "lengths = steadyrl.load_lengths('lengths.txt')  # --out DIRECTORY writes this file"
     files = repr(source[0] if len(source) == 1 else source)
-    more = "" if column is None else f", column={int(column) if column.isdecimal() else column!r}"
+    more = "" if column is None else f", column={_as_column(column)!r}"
     if taken == there:
         return f"lengths = steadyrl.load_lengths({files}{more})"
     return (
