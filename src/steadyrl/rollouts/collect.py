@@ -329,7 +329,7 @@ def _see_whether_it_repeats(plan: Plan, block: Arrays, note: Callable[[str], Non
     text = MESSAGE.format(name=source.name)
     note(f"warning: {text}")
     if warn:
-        warnings.warn(text, stacklevel=4)
+        warnings.warn(text, stacklevel=5)
 
 
 def _in_order(plan: Plan, saved: Checkpoint | None, note: Any) -> Iterator[Arrays]:

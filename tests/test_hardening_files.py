@@ -1,0 +1,610 @@
+"""Files under attack: what is saved is never lost, mixed, half-written or silently changed.
+
+Every test here failed, or could not have been written, before the fault that it names was mended.
+"""
+
+import functools
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from scripted import Dice, same
+from steadyrl import Episodes, LearningProcess, Samples, collect_episodes, collect_samples, gallery
+from steadyrl.common import files, storage
+from steadyrl.common.identity import fingerprint, readable_name
+from steadyrl.common.storage import array_digest, load_arrays, locked, save_arrays, write_atomically, written_atomically
+from steadyrl.environments.codecs import action_codec, observation_codec
+from steadyrl.errors import FileFormatError, RolloutError, TrainingError
+from steadyrl.policies.files import load_policy
+from steadyrl.policies.networks import random_gaussian_policy
+from steadyrl.policies.tensors import read_safetensors
+from steadyrl.rollouts.checkpoints import Checkpoint
+
+MANIFEST = {"block_size": 4, "total": 40, "seed": 0}
+
+
+def flipped(content, generator):
+    """The content with one bit changed."""
+    place = generator.randrange(8 * len(content))
+    changed = bytearray(content)
+    changed[place // 8] ^= 1 << place % 8
+    return bytes(changed)
+
+
+def command(out, *more, episodes=600):
+    words = [sys.executable, "-m", "steadyrl", "collect", "CartPole-v1", "--episodes", str(episodes), "--out", str(out)]
+    return [*words, "--backend", "serial", "--block-size", "100", *more]
+
+
+# Finished work is not lost at the very end.
+
+
+def test_the_result_is_saved_before_the_checkpoint_is_deleted(tmp_path, monkeypatch):
+    out, partial = tmp_path / "a.npz", tmp_path / "a.npz.partial"
+
+    def full(path, content):
+        raise OSError(28, "No space left on device", str(path))
+
+    collect = functools.partial(
+        collect_episodes, Dice, "uniform", 40, block_size=10, backend="serial", checkpoint=partial, out=out
+    )
+    with monkeypatch.context() as broken:
+        broken.setattr(storage, "write_atomically", full)
+        with pytest.raises(OSError, match=r"No space left.*a\.npz"):
+            collect()
+    assert partial.exists()
+    found = collect(resume=True)
+    assert not partial.exists()
+    assert same(found, Episodes.load(out))
+    assert same(found, collect_episodes(Dice, "uniform", 40, block_size=10, backend="serial"))
+
+
+@pytest.mark.parametrize("length", [242, 247, 248])
+def test_a_long_name_is_written_or_refused_before_the_first_episode(tmp_path, length):
+    out = tmp_path / ("n" * (length - 4) + ".npz")
+    done = subprocess.run(command(out, episodes=200), capture_output=True, text=True, timeout=120, check=False)
+    if length <= 247:  # with ".partial", 255 bytes
+        assert done.returncode == 0, done.stderr
+        assert len(Episodes.load(out)) == 200
+    else:
+        assert done.returncode == 2
+        assert "its name has" in done.stderr or "name too long" in done.stderr.lower()
+        assert "Traceback" not in done.stderr
+        assert "episodes  " not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ([out.name] if length <= 247 else [])
+
+
+def test_a_file_that_cannot_be_written_is_named_before_anything_runs(tmp_path):
+    ran = []
+
+    def make():
+        ran.append(1)
+        return Dice()
+
+    for out in (tmp_path / "no such folder" / "a.npz", tmp_path):
+        with pytest.raises(RolloutError, match="cannot be written"):
+            collect_episodes(make, "uniform", 4, backend="serial", out=out)
+    assert len(ran) <= 2  # made to read its spaces, and no more
+
+
+# Two runs into one place.
+
+
+def test_a_second_run_into_the_same_file_is_refused_and_changes_nothing(tmp_path):
+    out, partial = tmp_path / "a.npz", tmp_path / "a.npz.partial"
+    first = Checkpoint(partial, MANIFEST, resume=False)
+    first.write({"block": 0, "skipped": [], "lengths": np.arange(4)})
+    before = partial.read_bytes()
+    for more in ((), ("--resume",)):
+        done = subprocess.run(command(out, *more), capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 2
+        assert "in use by another run" in " ".join(done.stderr.split())
+        assert partial.read_bytes() == before
+    with pytest.raises(RolloutError, match="in use by another run"):
+        Checkpoint(partial, MANIFEST, resume=True)
+    first.close()
+    Checkpoint(partial, MANIFEST, resume=True).close()
+
+
+def test_blocks_of_another_run_are_refused(tmp_path):
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    for path, seed in ((mine, 0), (other, 1)):
+        checkpoint = Checkpoint(path, MANIFEST | {"seed": seed}, resume=False)
+        checkpoint.write({"block": seed, "skipped": [], "lengths": np.arange(4)})
+        checkpoint.close()
+    foreign = other.read_bytes()
+    start = foreign.rfind(b"\xc5rec")  # its last record, a block
+    with open(mine, "ab") as file:
+        file.write(foreign[start:])
+    with pytest.raises(RolloutError, match="blocks of another run"):
+        Checkpoint(mine, MANIFEST, resume=True)
+
+
+def test_folders_and_files_are_locked_against_other_processes_and_set_free_at_the_end(tmp_path):
+    code = (
+        "import sys; from steadyrl.common.storage import locked; from steadyrl.errors import TrainingError\n"
+        "try:\n with locked(sys.argv[1], TrainingError): print('mine')\n"
+        "except TrainingError as error: print(error)\n"
+    )
+
+    def other(path):
+        words = [sys.executable, "-c", code, str(path)]
+        return subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    folder, file = tmp_path / "folder", tmp_path / "file"
+    folder.mkdir()
+    for path in (folder, file):
+        with locked(path):
+            assert "in use by another run" in other(path)
+            with pytest.raises(TrainingError, match="in use"), locked(path, TrainingError):
+                pass
+        assert other(path) == "mine\n"
+
+
+def test_a_process_that_an_environment_forks_does_not_keep_the_lock(tmp_path):
+    with locked(tmp_path):
+        child = os.fork()
+        if child == 0:
+            time.sleep(30)
+            os._exit(0)
+    try:
+        with locked(tmp_path):
+            pass
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+
+
+# Identity by content.
+
+SCRIPT = """
+import functools, sys
+sys.path.insert(0, {tests!r})
+from scripted import Dice
+from steadyrl import collect_episodes
+class Biased:
+    def __init__(self, level):
+        self.level = level
+    def act(self, observations, rng):
+        return (rng.random(len(observations)) < self.level).astype(int)
+environment = {environment}
+found = collect_episodes(environment, {policy}, {episodes}, block_size=10, backend="serial", checkpoint={partial!r},
+                         resume={resume}, out={out!r})
+"""
+
+
+def run_script(tmp_path, name, *, environment="Dice", policy="'uniform'", episodes=40, resume=False, kill=False):
+    """Run a script that collects; with `kill`, only as far as the second block."""
+    out = str(tmp_path / f"{name}.npz")
+    text = SCRIPT.format(
+        tests=str(Path(__file__).parent),
+        environment=environment,
+        policy=policy,
+        episodes=episodes,
+        partial=str(tmp_path / "partial"),
+        resume=resume,
+        out=out,
+    )
+    if kill:
+        stop = (
+            "import os; from steadyrl.rollouts.checkpoints import Checkpoint as C; w = C.write\n"
+            "def write(self, block):\n w(self, block)\n if block['block'] == 1: os._exit(9)\n"
+            "C.write = write\n"
+        )
+        text = stop + text
+    return out, subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(
+    "environment", ["lambda: Dice(0.0)", "functools.partial(Dice, 0.0)", "Dice", "(lambda x: lambda: Dice(x))(0.0)"]
+)
+def test_the_same_factory_gives_the_same_bytes_and_can_be_resumed(tmp_path, environment):
+    first, done = run_script(tmp_path, "first", environment=environment)
+    assert done.returncode == 0, done.stderr
+    _, killed = run_script(tmp_path, "second", environment=environment, kill=True)
+    assert killed.returncode == 9
+    second, done = run_script(tmp_path, "second", environment=environment, resume=True)
+    assert done.returncode == 0, done.stderr
+    assert Path(first).read_bytes() == Path(second).read_bytes()
+    assert "0x" not in json.dumps(dict(Episodes.load(first).provenance))
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        ({"environment": "lambda: Dice(0.0)"}, {"environment": "lambda: Dice(1e-9)"}),
+        ({"environment": "functools.partial(Dice, 0.0)"}, {"environment": "functools.partial(Dice, 1e-9)"}),
+        ({"environment": "(lambda x: lambda: Dice(x))(0.0)"}, {"environment": "(lambda x: lambda: Dice(x))(1e-9)"}),
+        ({"policy": "Biased(0.3)"}, {"policy": "Biased(0.6)"}),
+    ],
+)
+def test_another_factory_or_policy_is_not_resumed(tmp_path, then, now):
+    assert run_script(tmp_path, "a", **then, kill=True)[1].returncode == 9
+    refused = run_script(tmp_path, "a", **now, resume=True)[1]
+    assert refused.returncode == 1
+    assert "is of another run (" in refused.stderr
+    assert run_script(tmp_path, "a", **then, resume=True)[1].returncode == 0
+
+
+def test_fingerprints_are_of_content():
+    space = spaces.Box(-1, 1, (3,))
+    before = fingerprint(functools.partial(dict, space=space))
+    space.sample()  # which draws a seed by chance
+    assert fingerprint(functools.partial(dict, space=space)) == before
+    values = [1, 1.0, "1", True, None, (1,), [1], {1}, {1: 1}, np.ones(1), np.ones(1, np.float32), Dice, Dice(), len]
+    assert len(set(map(fingerprint, values))) == len(values)
+    circle = []
+    circle.append(circle)
+    assert fingerprint(circle) == fingerprint(circle)
+    assert "0x" not in readable_name(functools.partial(Dice, pause=object()))
+
+
+def test_an_explicit_identity_takes_the_place_of_content():
+    def named(name, level):
+        made = functools.partial(Dice, level)
+        made.steadyrl_identity = name
+        return fingerprint(made)
+
+    assert named("a", 0.0) == named("a", 1.0) != named("b", 0.0)
+
+
+# Damage.
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A file of every kind, and how it is loaded into something that can be compared."""
+    folder = tmp_path_factory.mktemp("saved")
+    episodes = collect_episodes(Dice, "uniform", 6, backend="serial", trajectories=True)
+    episodes.save(folder / "episodes")
+    collect_samples(Dice, "uniform", 3, [2, 9], backend="serial").save(folder / "samples")
+    gallery.corridor(3)[0].save(folder / "process")
+    random_gaussian_policy(2, (1,), seed=0).save(folder / "policy")
+    seen, acted = observation_codec(spaces.Box(-1, 1, (2,))), action_codec(spaces.Box(-1, 1, (1,)))
+    loaders = {
+        "episodes": Episodes.load,
+        "samples": Samples.load,
+        "process": lambda path: LearningProcess.load(path).digest,
+        "policy": lambda path: {k: v.tolist() for k, v in load_policy(path, seen, acted).tensors().items()},
+    }
+    return {name: ((folder / name).read_bytes(), load) for name, load in loaders.items()}
+
+
+@pytest.mark.parametrize("kind", ["episodes", "samples", "process", "policy"])
+def test_a_flipped_bit_is_noticed_or_changes_nothing(saved, kind, tmp_path):
+    content, load = saved[kind]
+    path, generator = tmp_path / "a", random.Random(kind)
+    path.write_bytes(content)
+    whole = load(path)
+    refused = 0
+    for _ in range(150):
+        path.write_bytes(flipped(content, generator))
+        try:
+            found = load(path)
+        except FileFormatError:
+            refused += 1
+        else:
+            assert found == whole
+    assert refused > 75
+
+
+@pytest.mark.parametrize("kind", ["episodes", "samples", "process", "policy"])
+def test_a_truncated_file_is_refused(saved, kind, tmp_path):
+    content, load = saved[kind]
+    path, generator = tmp_path / "a", random.Random(kind)
+    for _ in range(40):
+        path.write_bytes(content[: generator.randrange(len(content))])
+        with pytest.raises(FileFormatError):
+            load(path)
+
+
+def rezipped(content, change):
+    """An npz archive whose entries were changed by somebody who knows zip, checksums and all."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        entries = change({name: archive.read(name) for name in archive.namelist()})
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, value in entries.items():
+            archive.writestr(name, value)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda entries: {k: v for k, v in entries.items() if not k.startswith("ages_")},
+        lambda entries: {k: v for k, v in entries.items() if not k.startswith("trajectories_")},
+        lambda entries: entries | {"more.npy": entries["lengths.npy"]},
+        lambda entries: entries | {"returns.npy": entries["returns.npy"][:-1] + b"\x01"},
+        lambda entries: {
+            k.replace("terminated", "tmp").replace("truncated", "terminated"): v for k, v in entries.items()
+        },
+    ],
+)
+def test_arrays_cannot_be_hidden_added_changed_or_exchanged(saved, change, tmp_path):
+    (tmp_path / "a").write_bytes(rezipped(saved["episodes"][0], change))
+    with pytest.raises(FileFormatError):
+        Episodes.load(tmp_path / "a")
+
+
+def old_file(path, episodes, **changed):
+    """A file as version 1 wrote it: without digests."""
+    arrays = {name: getattr(episodes, name) for name in ("lengths", "returns", "terminated", "truncated", "seeds")}
+    header = {"kind": "episodes", "version": 1, "provenance": {}, "skipped": []}
+    with open(path, "wb") as file:
+        np.savez_compressed(file, steadyrl=np.array(json.dumps(header)), **(arrays | changed))
+
+
+def test_files_of_version_1_still_load(tmp_path):
+    episodes = collect_episodes(Dice, "uniform", 6, backend="serial")
+    old_file(tmp_path / "a", episodes)
+    assert (Episodes.load(tmp_path / "a").lengths == episodes.lengths).all()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"lengths": np.arange(6.0)},
+        {"lengths": -np.arange(6)},
+        {"lengths": np.arange(5)},
+        {"lengths": np.arange(6).reshape(2, 3)},
+        {"returns": np.full(6, np.nan)},
+        {"returns": np.array(["1"] * 6)},
+        {"terminated": np.arange(6)},
+        {"truncated": np.zeros(7, dtype=bool)},
+        {"seeds": np.zeros(6)},
+        {"ages_count": np.arange(3)},
+        {"ages_count": np.arange(3), "ages_total": np.zeros((3, 2)), "ages_total_squares": np.zeros((3, 2))},
+        {"trajectories_rewards": np.zeros(3)},
+    ],
+)
+def test_episodes_check_what_a_file_holds(tmp_path, changed):
+    old_file(tmp_path / "a", collect_episodes(Dice, "uniform", 6, backend="serial"), **changed)
+    with pytest.raises(FileFormatError, match="does not hold whole episodes"):
+        Episodes.load(tmp_path / "a")
+
+
+def test_old_policy_files_without_a_digest_still_load(tmp_path):
+    from safetensors.numpy import save_file
+
+    policy = random_gaussian_policy(2, (1,), seed=0)
+    metadata = {"format": "steadyrl policy", "version": "1", "kind": "gaussian", "activation": "tanh"}
+    tensors = {name: np.ascontiguousarray(value) for name, value in policy.tensors().items()}
+    save_file(tensors, tmp_path / "old", metadata)
+    found, about = read_safetensors(tmp_path / "old")
+    assert about == metadata
+    assert all((found[name] == value).all() for name, value in tensors.items())
+
+
+def test_the_same_policy_gives_the_same_bytes(tmp_path):
+    for name in "ab":
+        random_gaussian_policy(2, (1,), seed=0).save(tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def bomb(path, shape, dtype, size):
+    """An archive whose array says that it is larger than it is."""
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(head, {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape})
+    header = io.BytesIO()
+    np.save(header, np.array(json.dumps({"kind": "episodes", "version": 1, "provenance": {}, "skipped": []})))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("steadyrl.npy", header.getvalue())
+        archive.writestr("lengths.npy", head.getvalue() + b"\0" * size)
+
+
+def test_a_small_file_cannot_ask_for_all_memory(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    bomb(path, (10**13,), np.int64, 80)
+    with pytest.raises(FileFormatError, match="does not fit its size"):
+        Episodes.load(path)
+    monkeypatch.setattr(storage, "MOST", 1 << 20)
+    monkeypatch.setattr(storage, "RATIO", 100)
+    bomb(path, (1 << 18,), np.int64, 1 << 21)
+    assert path.stat().st_size < 1 << 14
+    with pytest.raises(FileFormatError, match="more than 1000 times"):
+        Episodes.load(path)
+
+
+def test_what_is_very_regular_is_still_read_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "MOST", 1 << 16)
+    monkeypatch.setattr(storage, "RATIO", 10)
+    zeros = np.zeros(1 << 15)
+    save_arrays(tmp_path / "a", "zeros", {}, {"zeros": zeros})
+    assert array_digest(load_arrays(tmp_path / "a", "zeros")[1]["zeros"]) == array_digest(zeros)
+
+
+# Damaged checkpoints.
+
+
+def filled(path, blocks=5):
+    checkpoint = Checkpoint(path, MANIFEST, resume=False)
+    for block in range(blocks):
+        checkpoint.write({"block": block, "skipped": [], "lengths": np.arange(4) + 10 * block})
+    checkpoint.close()
+    return path.read_bytes()
+
+
+def test_a_flipped_bit_in_a_checkpoint_costs_one_block_at_most_and_is_reported(tmp_path):
+    path, generator = tmp_path / "partial", random.Random(1)
+    content = filled(path)
+    lost = 0
+    for _ in range(300):
+        changed = flipped(content, generator)
+        path.write_bytes(changed)
+        try:
+            checkpoint = Checkpoint(path, MANIFEST, resume=True)
+        except (FileFormatError, RolloutError):
+            assert path.read_bytes() == changed
+            continue
+        assert len(checkpoint.blocks) >= 4
+        assert len(checkpoint.blocks) == 5 or checkpoint.damage
+        for block in checkpoint.blocks:
+            assert checkpoint.read(block)["lengths"].tolist() == (np.arange(4) + 10 * block).tolist()
+        lost += 5 - len(checkpoint.blocks)
+        checkpoint._file.close()
+    assert lost > 100
+
+
+def test_a_damaged_length_asks_for_no_memory_and_later_blocks_are_found(tmp_path):
+    path = tmp_path / "partial"
+    content = filled(path)
+    second = content.find(b"\xc5rec", content.find(b"PK"))
+    path.write_bytes(content[: second + 4] + b"\xff" * 8 + content[second + 12 :])
+    checkpoint = Checkpoint(path, MANIFEST, resume=True)
+    assert sorted(checkpoint.blocks) == [0, 2, 3, 4]
+    assert "are damaged" in checkpoint.damage[0]
+    checkpoint.write({"block": 1, "skipped": [], "lengths": np.arange(4) + 10})
+    checkpoint.close()
+    again = Checkpoint(path, MANIFEST, resume=True)
+    assert sorted(again.blocks) == [0, 1, 2, 3, 4]
+    again.close()
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_damaged_checkpoint_is_never_overwritten(tmp_path, resume):
+    path, generator = tmp_path / "partial", random.Random(2)
+    content = filled(path, blocks=1)
+    places = [generator.randrange(len(content)) for _ in range(60)]
+    for place in [*places, 0, 30, len(content) - 1]:
+        changed = bytearray(content)
+        changed[place] ^= 0xFF
+        path.write_bytes(changed)
+        try:
+            checkpoint = Checkpoint(path, MANIFEST, resume=resume)
+        except (FileFormatError, RolloutError):
+            assert path.read_bytes() == bytes(changed)
+        else:
+            assert resume
+            checkpoint.close()
+
+
+def test_damage_is_reported_by_collect_and_mended_to_the_same_bytes(tmp_path, monkeypatch):
+    partial = tmp_path / "partial"
+    collect = functools.partial(
+        collect_episodes, Dice, "uniform", 60, block_size=10, backend="serial", checkpoint=partial, trajectories=True
+    )
+
+    def write(self, block, _write=Checkpoint.write):
+        _write(self, block)
+        if block["block"] == 4:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(Checkpoint, "write", write)
+        with pytest.raises(KeyboardInterrupt):
+            collect()
+    content = bytearray(partial.read_bytes())
+    content[len(content) // 2] ^= 1
+    partial.write_bytes(content)
+    with pytest.raises(RolloutError, match="finished blocks"):
+        collect()
+    assert partial.read_bytes() == bytes(content)
+    found = collect(resume=True)
+    assert [note for note in found.notes if "are damaged" in note]
+    assert same(found, collect_episodes(Dice, "uniform", 60, block_size=10, backend="serial", trajectories=True))
+
+
+# Temporary files.
+
+
+def test_temporary_files_of_dead_processes_are_deleted_and_of_living_ones_are_not(tmp_path):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    name = f".steadyrl-{files._machine()}-{{}}-0123abcd.npz"
+    stale, living = tmp_path / name.format(dead.pid), tmp_path / name.format(os.getppid())
+    strange = tmp_path / f".steadyrl-00000000-{dead.pid}-0123abcd.npz"  # of another machine
+    for path in (stale, living, strange):
+        path.write_bytes(b"half")
+    write_atomically(tmp_path / "a", b"whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["a", living.name, strange.name])
+
+
+def test_a_kill_while_a_file_is_written_leaves_the_old_one_and_the_next_start_cleans_up(tmp_path):
+    path = tmp_path / "a.gif"
+    path.write_bytes(b"good")
+    code = (
+        "import os, sys; from steadyrl.common.storage import written_atomically\n"
+        "with written_atomically(sys.argv[1]) as temporary:\n"
+        " temporary.write_bytes(b'ha'); assert temporary.suffix == '.gif'; os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=False, timeout=60)
+    assert path.read_bytes() == b"good"
+    assert len(list(tmp_path.iterdir())) == 2
+    with written_atomically(path) as temporary:
+        temporary.write_bytes(b"better")
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"better"]
+
+
+def test_errors_in_writing_name_the_file_and_leave_nothing(tmp_path):
+    def write():
+        with written_atomically(tmp_path / "a") as temporary:
+            temporary.write_bytes(b"ha")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match=r"No space left on device: '.*a'"):
+        write()
+    assert not list(tmp_path.iterdir())
+
+
+# What was collected compares, hashes and prints.
+
+
+def test_results_compare_hash_and_print_briefly():
+    one = collect_episodes(Dice, "uniform", 30, backend="serial", trajectories=True)
+    two = collect_episodes(Dice, "uniform", 30, backend="serial", trajectories=True)
+    other = collect_episodes(Dice, "uniform", 30, seed=1, backend="serial", trajectories=True)
+    assert one == two != other
+    assert len({one, two, other}) == 2
+    assert one.trajectories == two.trajectories != other.trajectories
+    assert one != replace(one, trajectories=None)
+    assert one != 3
+    samples = [collect_samples(Dice, "uniform", 5, [3], seed=seed, backend="serial") for seed in (0, 0, 1)]
+    assert samples[0] == samples[1] != samples[2]
+    for value in (one, one.trajectories, samples[0]):
+        assert len(repr(value)) < 120
+        assert "array" not in repr(value)
+
+
+def test_the_recorded_command_makes_the_same_data_again(tmp_path):
+    found = collect_episodes(
+        "CartPole-v1",
+        "uniform",
+        30,
+        seed=2,
+        backend="serial",
+        block_size=10,
+        on_error="skip",
+        trajectories=True,
+        make_arguments={"max_episode_steps": 20, "sutton_barto_reward": True, "render_mode": "rgb_array"},
+    )
+    import shlex
+
+    words = shlex.split(found.provenance["command"])
+    assert words[0] == "steadyrl"
+    out = tmp_path / "a.npz"
+    subprocess.run([sys.executable, "-m", *words, "--out", str(out)], check=True, capture_output=True, timeout=120)
+    assert same(Episodes.load(out), found)
+
+
+def test_the_recorded_call_makes_the_same_samples_again():
+    import steadyrl
+    from steadyrl import Perturbation
+
+    found = collect_samples(
+        "CartPole-v1", "uniform", 5, [3, 9], seed=2, perturbation=Perturbation(0.5), backend="serial"
+    )
+    call = found.provenance["command"]
+    assert call.startswith("steadyrl.collect_samples('CartPole-v1', 'uniform', 5, [3, 9]")
+    assert eval(call, {"steadyrl": steadyrl, "Perturbation": Perturbation}) == found
