@@ -23,11 +23,11 @@ def two_columns(rows: Iterable[tuple[str, Any]]) -> Table:
     return table
 
 
-def columns(headings: Sequence[str], *, numbers_from: int | None = None) -> Table:
+def columns(headings: Sequence[str], *, numbers_from: int | None = None, gap: int = 2) -> Table:
     """Return an empty table with headings; columns from `numbers_from` on are aligned to the right."""
     from rich.table import Table
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = Table(box=None, padding=(0, gap, 0, 0), header_style="dim")
     for i, heading in enumerate(headings):
         right = numbers_from is not None and i >= numbers_from
         table.add_column(heading, justify="right" if right else "left", overflow="fold", no_wrap=right)

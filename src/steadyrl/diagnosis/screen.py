@@ -40,8 +40,9 @@ def print_diagnosis(found: Diagnosis, console: Console, *, paper: bool = False) 
 
 
 def _print_strategies(found: Diagnosis, console: Console, *, paper: bool) -> None:
-    within = f"within {100 * found.tolerance:g}%"
-    table = columns(("strategy (times in mean lengths)", within, "cost once", "for ever"), numbers_from=1)
+    table = columns(
+        ("fair after; thrown away once, always (in mean lengths)", "fair", "once", "always"), numbers_from=1, gap=1
+    )
     for way in wording.strategies(found, paper=paper)[: _SHOWN + 2 * paper]:
         chosen = way is found.recommendation.chosen
         cells = wording.strategy_cells(found, way)

@@ -14,7 +14,7 @@ from steadyrl.lengths.strategies import Strategy
 
 WHY = (
     "Why it matters: environments that are reset together run in lockstep, so a batch shows one stretch of the "
-    "episode instead of what the policy sees in the long run, and every update is biased."
+    "episode, not the long run, and updates are biased."
 )
 """The sentence that says why a practitioner should care."""
 POLICY_HINT = (
@@ -41,6 +41,8 @@ def verdict(found: Diagnosis) -> str:
             f"{who}: too few episodes to tell. There are {found.episodes}; at least {FEWEST} are needed, and 100 or "
             "more give useful intervals."
         )
+    if found.num_envs == 1:
+        return f"{who}: nothing needs to be done, {found.recommendation.reason}."
     time, mean = found.mixing_time.value, found.lengths.mean
     within = f"{found.tolerance:.2g}" if found.tolerance < 0.001 else f"{100 * found.tolerance:g}%"
     if math.isinf(time):
@@ -62,7 +64,7 @@ def advice(found: Diagnosis) -> str:
     if best.name == "nothing":
         if not found.phase_locked:
             return "Leave it as it is: the batches are fair from the start."
-        return f"Leave it as it is: lockstep at the start is harmless here, {found.recommendation.reason}."
+        return f"Leave it as it is: lockstep is harmless here, {_reason(found)}."
     after = "at once" if best.steady_after == 0 else f"after {steps(best.steady_after, mean)}"
     return f"Recommended: {best.title}; fair {after}, {_price(best)}."
 
@@ -98,15 +100,15 @@ def rows(found: Diagnosis) -> list[tuple[str, str]]:
     result.append((f"time to within {100 * found.tolerance:g}%", time_text(found)))
     result.append(("first batches", _batches(found)))
     if found.marginals is not None:
-        slow = ", ".join(f"[{d.index}] {_settles(d.settles, mean)}" for d in found.marginals.dimensions[:3])
-        result.append(("slowest values", f"{slow} (index in the observation, time to settle)"))
+        slow = ", ".join(f"[{d.index}] {_settles(d.settles, mean)}" for d in found.marginals.dimensions[:2])
+        result.append(("slowest values", f"{slow} mean lengths until the mean of observation[i] settles"))
     if found.convergence is not None:
         seen = found.convergence
         result.append(
             (
                 "second opinion",
-                f"R-hat {seen.r_hat:.3f}, {seen.effective_samples:,.0f} effective samples of {seen.samples:,} (ArviZ; "
-                "R-hat is blind to lockstep)",
+                f"R-hat {seen.r_hat:.3f}, {seen.effective_samples:,.0f} effective samples of {seen.samples:,} "
+                "(blind to lockstep)",
             )
         )
     return result
@@ -176,7 +178,7 @@ def time_text(found: Diagnosis) -> str:
     if time.low == time.high:
         return steps(time.value, mean)
     return (
-        f"{time.value:,.0f} steps = {_lengths(time.value / mean)} ({time.low:,.0f} to {high} steps, "
+        f"{time.value:,.0f} steps = {time.value / mean:.3g} mean lengths ({time.low:,.0f} to {high}, "
         f"{found.confidence.level:.0%} interval)"
     )
 
@@ -247,18 +249,28 @@ def _times_of_mean(time: float, mean: float) -> str:
 
 
 def _settles(time: float, mean: float) -> str:
-    return "never" if math.isinf(time) else f"{time / mean:.3g} mean lengths"
+    return "never" if math.isinf(time) else f"{time / mean:.3g}"
 
 
 def _batches(found: Diagnosis) -> str:
     first, mean = found.batches[0], found.batches.mean()
     text = (
-        f"ages differ by {first:.0%} (total variation) from the long run in the first, {mean:.0%} on average over "
-        f"{len(found.batches)}"
+        f"batch ages differ by {first:.0%} (total variation) from the long run at first, {mean:.0%} on average over "
+        f"{len(found.batches)} updates"
     )
     if not found.phase_locked:
         return f"fair: {text}"
     return f"in lockstep{', harmlessly' if found.harmless else ''}: {text}"
+
+
+def _reason(found: Diagnosis) -> str:
+    """Return why lockstep is harmless; where it fades by itself, with the time of the headline."""
+    advice, time = found.recommendation, found.mixing_time.value
+    if advice.settled or not found.n_steps < time < math.inf or advice["nothing"].steady_after <= found.n_steps:
+        return advice.reason
+    cost = advice["nothing"].lost(advice.horizon) / advice.horizon
+    updates = _count(math.ceil(time / found.n_steps), "update")
+    return f"since it is over after {updates} and costs {cost:.2%} of the samples in 1,000"
 
 
 def _count(number: int, noun: str) -> str:
