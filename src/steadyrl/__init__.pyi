@@ -54,6 +54,7 @@ from .lengths import batch_distance as batch_distance
 from .lengths import bootstrap as bootstrap
 from .lengths import compare_strategies as compare_strategies
 from .lengths import design_delays as design_delays
+from .lengths import finished_mean as finished_mean
 from .lengths import load_lengths as load_lengths
 from .lengths import marginal_moments as marginal_moments
 from .lengths import phase_distance as phase_distance
@@ -62,8 +63,11 @@ from .lengths import recommend as recommend
 from .lengths import renewal_sequence as renewal_sequence
 from .lengths import steady_state_mean as steady_state_mean
 from .lengths import uniform_delays as uniform_delays
+from .live import FairReport as FairReport
+from .live import FairStatistics as FairStatistics
 from .live import PhaseReport as PhaseReport
 from .live import PhaseTracker as PhaseTracker
+from .live import StaggerController as StaggerController
 from .rollouts import Episodes as Episodes
 from .rollouts import Samples as Samples
 from .rollouts import collect_episodes as collect_episodes
@@ -78,6 +82,7 @@ from .sspg import train as train
 from .wrappers import PerturbedStarts as PerturbedStarts
 from .wrappers import PhaseMonitor as PhaseMonitor
 from .wrappers import PreRolledStart as PreRolledStart
+from .wrappers import RecordFairStatistics as RecordFairStatistics
 from .wrappers import StaggeredStart as StaggeredStart
 from .wrappers import StaggeredVectorEnv as StaggeredVectorEnv
 from .wrappers import StationaryStart as StationaryStart

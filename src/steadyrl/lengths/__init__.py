@@ -14,6 +14,7 @@ of their episodes) bound how far their states can be from the steady state. Nump
 - `anytime`: the smallest distance that is possible at every time, and the rule that attains it
 - `truncated_episodes`: what cutting episodes short does to the ages
 - `ways`: all ways to bring environments out of lockstep; `strategies` ranks them and recommends one
+- `finished_bias`: what a log of finished episodes shows, and how far that is from the truth, exactly
 - `life_table`: lengths of a stream that is still running, by the Kaplan-Meier estimate
 """
 
@@ -23,6 +24,7 @@ from steadyrl.lengths.delays import Delays, design_delays, uniform_delays
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.lengths.drift import Drift, find_drift
 from steadyrl.lengths.files import load_lengths, read_lengths
+from steadyrl.lengths.finished_bias import finished_mean
 from steadyrl.lengths.moments import MarginalMoments, marginal_moments
 from steadyrl.lengths.renewal import batch_distance, phase_distance, phase_mixing_time, renewal_sequence
 from steadyrl.lengths.strategies import Recommendation, Strategy, compare_strategies, recommend
@@ -41,6 +43,7 @@ __all__ = [
     "compare_strategies",
     "design_delays",
     "find_drift",
+    "finished_mean",
     "load_lengths",
     "marginal_moments",
     "phase_distance",

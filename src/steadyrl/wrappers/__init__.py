@@ -4,6 +4,7 @@ For a vector environment:
 
 - `staggered_vector_env`: `StaggeredVectorEnv` staggers episodes by early truncations; nothing is thrown away
 - `phase_monitor`: `PhaseMonitor` only watches, and warns about lockstep
+- `record_fair_statistics`: `RecordFairStatistics` keeps unbiased means of return, length and success
 - `pre_roll`: a warm-up with staggered offsets, so that the first batch is fair
 
 For a single environment: `perturbed_starts` (the paper's perturbation), `staggered_start`, `pre_rolled_start`,
@@ -18,6 +19,7 @@ from steadyrl.wrappers.perturbed_starts import PerturbedStarts
 from steadyrl.wrappers.phase_monitor import PhaseMonitor
 from steadyrl.wrappers.pre_roll import pre_roll
 from steadyrl.wrappers.pre_rolled_start import PreRolledStart
+from steadyrl.wrappers.record_fair_statistics import RecordFairStatistics
 from steadyrl.wrappers.staggered_start import StaggeredStart
 from steadyrl.wrappers.staggered_vector_env import StaggeredVectorEnv
 from steadyrl.wrappers.stationary_start import StationaryStart
@@ -26,6 +28,7 @@ __all__ = [
     "PerturbedStarts",
     "PhaseMonitor",
     "PreRolledStart",
+    "RecordFairStatistics",
     "StaggeredStart",
     "StaggeredVectorEnv",
     "StationaryStart",

@@ -1,0 +1,321 @@
+"""The law of fair numbers: mean return, length and success of all episodes, from a stream of steps at any moment.
+
+Finished episodes are a biased sample, since short ones finish first. Every step is a fair one of its age: an
+environment's k-th action in an episode is a draw from "episodes that last k steps or more", whenever the episode began,
+and whether or not it ends, is cut short from outside, or still runs when observation stops. So with
+
+    r(k) = mean reward over all visits to age k,           h(k) = ends at age k / visits to age k,
+    S(k) = (1 - h(1)) ... (1 - h(k - 1)) = P(L >= k)        (Kaplan-Meier; L counts the actions of an episode)
+
+the mean return is J = sum_k S(k) r(k), and the mean length is E[L] = sum_k S(k), that is J for a reward of 1. The
+probability of success is J for a reward of 1 in a successful last step. Environments that were already running when
+observation began (late entry, left truncation) need no other formula: their first visit is to a later age.
+
+Where nobody was seen at an age but others were seen later, the gap is bridged by the pooled hazard and reward, if it is
+not longer than what was seen before it. S(K + 1) for K, the oldest age so reached, is the share of episodes that is
+*unresolved*: J and E[L] are then those of the first K steps of an episode.
+
+*Uncertainty.* Environments are independent, their steps are not. Visits, ends and sums are therefore kept for each
+environment (in up to 64 groups, if there are more), and estimates are repeated with each one left out (jackknife). A
+single environment's episodes are dealt out to 32 groups in turn.
+
+*Memory.* With a memory of M steps, what was seen n steps ago counts exp(-n / M). Weights grow instead of old counts
+shrinking, since all that matters is their ratio.
+
+`step` is one step, written for any array library; `fold` takes in many steps at once in numpy, and overwrites the
+state's arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+VISITS, ENDS, REWARDS, SUCCESSES = range(4)
+RETURN, LENGTH, SUCCESS = range(3)
+
+_MOST_GROUPS, _FEWEST_GROUPS, _ROTATING_GROUPS = 64, 8, 32
+_LARGEST_TABLE = 1 << 20  # entries; groups are merged before a table becomes larger
+_FAINT = 1e-4  # of a visit: with a memory, an age that nobody visited for nine memories is not known any more
+_ROUNDING = 1e-9  # relative; what is left of a sum when all of it is taken away
+_LARGEST_WEIGHT = 1e60
+
+
+class FairState(NamedTuple):
+    """Everything that the law remembers; tables have a place for each age 0, 1, ..., `max_age`; age 0 is not used."""
+
+    ages: Counts
+    """[N]: which action of its episode each environment takes next, 1 for the first; 0 if its next step is a reset."""
+    whole: Flags
+    """[N]: whether the running episode was seen from its first action on."""
+    returns: Array
+    """[N]: rewards of the running episode so far."""
+    groups: Counts
+    """[N]: the group that each environment's steps are counted in."""
+    tables: Array
+    """[4, G, max_age + 1]: visits, ends, sums of rewards, and successes, by group and age."""
+    finished: Array
+    """[3]: weight of episodes that were seen from start to end, and the sums of their returns and lengths."""
+    last_rewards: Array
+    """[2]: weight of all ends, and the sum of the rewards in these last steps."""
+    range: Array
+    """[2]: smallest and largest reward so far."""
+    weight: float
+    """Weight of the newest step."""
+    steps: int
+    ended: int
+    """Natural ends so far."""
+    cut: int
+    """Episodes cut short from outside so far."""
+    complete: int
+    """Episodes seen from start to end so far."""
+
+
+class FairEstimate(NamedTuple):
+    """What a state says; rows are mean return, mean length (actions), and probability of success."""
+
+    values: Array
+    """[3]: estimates from all environments."""
+    left_out: Array
+    """[3, G]: the same with one group left out, for groups that have been visited."""
+    unresolved: float
+    """Share of episodes that outlive the oldest age seen."""
+    oldest: int
+    """Oldest age up to which episodes are known."""
+    tail: Array
+    """[3]: what an unresolved episode may add, if it goes on at the hazard and the reward of the older half of ages."""
+
+
+def init(num_envs: int, ages: Counts | None = None, max_age: int = 64) -> FairState:
+    """Return the state of environments that have just been reset, or that are about to take action `ages` of theirs."""
+    groups = min(num_envs, _MOST_GROUPS) if num_envs > 1 else _ROTATING_GROUPS
+    first = np.ones(num_envs, dtype=np.int64) if ages is None else ages.astype(np.int64)
+    return FairState(
+        ages=first,
+        whole=first <= 1,
+        returns=np.zeros(num_envs),
+        groups=np.arange(num_envs, dtype=np.int64) * groups // num_envs,
+        tables=np.zeros((4, groups, max_age + 1)),
+        finished=np.zeros(3),
+        last_rewards=np.zeros(2),
+        range=np.array([np.inf, -np.inf]),
+        weight=1.0,
+        steps=0,
+        ended=0,
+        cut=0,
+        complete=0,
+    )
+
+
+def step(
+    state: FairState,
+    rewards: Array,
+    ended: Flags,
+    cut: Flags,
+    success: Flags,
+    *,
+    same_step: bool,
+    memory: float = math.inf,
+) -> FairState:
+    """Take in one step of all environments; the state given is left as it is.
+
+    Args:
+        state: the law's state before the step, with room for its ages (`with_room`).
+        rewards: [N], of this step.
+        ended: [N], whose episode ended by itself.
+        cut: [N], whose episode was cut short from outside.
+        success: [N], whose episode ended in success.
+        same_step: whether a reset takes no step of its own (SAME_STEP, Stable-Baselines3).
+        memory: steps after which old data is mostly forgotten.
+    """
+    n, acted = len(rewards), state.ages > 0
+    rewards = np.where(acted, rewards, 0.0)
+    w, keep, over = state.weight, math.exp(-1 / memory), ended | cut
+    seen = np.stack([np.ones(n), ended * 1.0, rewards, (ended & success) * 1.0]) * w
+    tables = state.tables * keep
+    for table, values in zip(tables, seen, strict=True):
+        np.add.at(table.reshape(-1), state.groups * tables.shape[2] + state.ages, values)
+    returns = state.returns + rewards
+    full = (ended & state.whole).astype(np.float64)
+    return state._replace(
+        ages=np.where(over, int(same_step), state.ages + 1),
+        whole=state.whole | over,
+        returns=np.where(over, 0.0, returns),
+        groups=(state.groups + over) % tables.shape[1] if n == 1 else state.groups,
+        tables=tables,
+        finished=state.finished * keep + w * np.array([full.sum(), full @ returns, full @ state.ages]),
+        last_rewards=state.last_rewards * keep + w * np.array([ended.sum(), rewards @ ended]),
+        range=np.array(
+            [
+                min(state.range[0], np.where(acted, rewards, np.inf).min()),
+                max(state.range[1], np.where(acted, rewards, -np.inf).max()),
+            ]
+        ),
+        steps=state.steps + 1,
+        ended=state.ended + int(ended.sum()),
+        cut=state.cut + int((cut & acted).sum()),
+        complete=state.complete + int(full.sum()),
+    )
+
+
+def fold(
+    state: FairState, ages: Counts, rewards: Array, ended: Flags, over: Flags, success: Flags, memory: float = math.inf
+) -> FairState:
+    """Take in many steps at once, as that many calls of `step` would; the arrays of the state are overwritten.
+
+    Args:
+        state: the law's state before the first step. Its `ages` are not looked at, and are for the caller to replace.
+        ages: [steps, N], which action of its episode each environment took; 0 in a reset.
+        rewards: [steps, N]; 0 in a reset.
+        ended: [steps, N], whose episode ended by itself.
+        over: [steps, N], whose episode ended or was cut short.
+        success: [steps, N], whose episode ended in success.
+        memory: steps after which old data is mostly forgotten.
+    """
+    steps, n = ages.shape
+    _, size, width = state.tables.shape
+    weights = state.weight * np.exp(np.arange(1, steps + 1) / memory)
+    groups = (state.groups + np.cumsum(over, axis=0) - over) % size if n == 1 else state.groups
+    place = (groups * width + ages).ravel()
+    each: Array | float = 1.0 if math.isinf(memory) else np.repeat(weights, n)
+    flat = state.tables.reshape(4, size * width)
+    np.add.at(flat[VISITS], place, each)
+    np.add.at(flat[REWARDS], place, each * rewards.ravel())
+    at = np.flatnonzero(ended)
+    np.add.at(flat[ENDS], place[at], weights[at // n])
+    np.add.at(flat[SUCCESSES], place[at], weights[at // n] * success.ravel()[at])
+    last = np.array([weights[at // n].sum(), weights[at // n] @ rewards.ravel()[at]])
+    acted = ages > 0
+    found = np.where(acted, rewards, np.inf).min(), np.where(acted, rewards, -np.inf).max()
+    state = _finish(state, ages, rewards, ended, over, weights)
+    return _rescaled(
+        state._replace(
+            groups=(state.groups + over.sum(axis=0)) % size if n == 1 else state.groups,
+            last_rewards=state.last_rewards + last,
+            range=np.array([min(state.range[0], found[0]), max(state.range[1], found[1])]),
+            weight=float(weights[-1]),
+            steps=state.steps + steps,
+            ended=state.ended + len(at),
+            cut=state.cut + int((over & ~ended & acted).sum()),
+        )
+    )
+
+
+def _finish(state: FairState, ages: Counts, rewards: Array, ended: Flags, over: Flags, weights: Array) -> FairState:
+    """Sum the returns of the episodes that ended within these steps, and of those that go on."""
+    n = ages.shape[1]
+    total = np.cumsum(rewards, axis=0) + state.returns
+    row, env = np.divmod(np.flatnonzero(over), n)
+    order = np.argsort(env, kind="stable")  # by environment; its ends stay in the order of time
+    row, env = row[order], env[order]
+    follows = np.zeros(len(env), dtype=bool)  # whether the environment has restarted before, within these steps
+    follows[1:] = env[1:] == env[:-1]
+    reached = total[row, env]
+    returns = reached - np.where(follows, np.append(0.0, reached)[:-1], 0.0)
+    counted = ended[row, env] & (follows | state.whole[env])
+    weight = weights[row] * counted
+    rest, whole = total[-1].copy(), state.whole.copy()
+    rest[env] = total[-1, env] - reached  # of several ends of one environment, the last one is written last
+    whole[env] = True
+    found = np.array([weight.sum(), weight @ returns, weight @ ages[row, env]])
+    return state._replace(
+        returns=rest,
+        whole=whole,
+        finished=state.finished + found,
+        complete=state.complete + int(counted.sum()),
+    )
+
+
+def _rescaled(state: FairState) -> FairState:
+    """Return the same state with a weight of 1, if weights have become very large."""
+    if state.weight < _LARGEST_WEIGHT:
+        return state
+    w = state.weight
+    return state._replace(
+        tables=state.tables / w, finished=state.finished / w, last_rewards=state.last_rewards / w, weight=1.0
+    )
+
+
+def with_room(state: FairState, max_age: int) -> FairState:
+    """Return the state with room for ages up to `max_age`, at least doubled where there was less.
+
+    Neighbouring groups are merged where tables would become too large otherwise.
+    """
+    _, groups, width = state.tables.shape
+    if max_age < width:
+        return state
+    wider = max(max_age + 1, 2 * width)
+    tables, owner = state.tables, state.groups
+    while wider * groups > _LARGEST_TABLE and groups >= 2 * _FEWEST_GROUPS:
+        tables = np.add.reduceat(tables, np.arange(0, groups, 2), axis=1)
+        owner, groups = owner // 2, tables.shape[1]
+    return state._replace(tables=np.pad(tables, ((0, 0), (0, 0), (0, wider - width))), groups=owner)
+
+
+def estimate(state: FairState, longest: float = math.inf) -> FairEstimate:
+    """Return the estimates from a state in which something was seen.
+
+    Args:
+        state: the law's state.
+        longest: the most actions that an episode can have (a time limit), if that is known.
+    """
+    used = np.flatnonzero(state.tables[VISITS].sum(axis=0)[1:])
+    tables = state.tables[:, :, 1 : int(used[-1]) + 2 if len(used) else 2]
+    total = tables.sum(axis=1)
+    faint = _FAINT * state.weight
+    values, survivors, known = _life_sums(total, np.full(total.shape[1], faint))
+    present = tables[VISITS].sum(axis=1) > 0
+    rest = total[:, None, :] - tables[:, present]
+    left_out = _life_sums(rest, np.maximum(faint, _ROUNDING * total[VISITS]))[0]
+    oldest = int(known)
+    return FairEstimate(values, left_out, float(survivors), oldest, _tail(state, total, oldest, longest))
+
+
+def _life_sums(tables: Array, faint: Array) -> tuple[Array, Array, Counts]:
+    """Return sum_k S(k) r(k) for rewards, steps and successes, then S(K + 1), then K.
+
+    Args:
+        tables: [4, ..., ages], from age 1 on.
+        faint: [ages], visits that count as none.
+    """
+    visits, ends = tables[VISITS], tables[ENDS]
+    seen = visits > faint
+    age = np.arange(1.0, visits.shape[-1] + 1)
+    before = np.maximum.accumulate(np.where(seen, age, 0.0), axis=-1)
+    after = np.minimum.accumulate(np.where(seen, age, np.inf)[..., ::-1], axis=-1)[..., ::-1]
+    known = np.logical_and.accumulate(after - before - 1 <= before, axis=-1)
+    divisor = np.where(seen, visits, 1.0)
+    sums = np.stack([tables[REWARDS], visits, tables[SUCCESSES]])
+    pooled = np.maximum(np.where(seen, visits, 0.0).sum(axis=-1, keepdims=True), faint.min())
+    hazard = np.where(seen, ends / divisor, np.where(seen, ends, 0.0).sum(axis=-1, keepdims=True) / pooled)
+    mean = np.where(seen, sums / divisor, np.where(seen, sums, 0.0).sum(axis=-1, keepdims=True) / pooled)
+    lived: Array = np.where(known, np.clip(1 - hazard, 0.0, 1.0), 1.0)
+    survival = np.multiply.accumulate(lived, axis=-1)
+    alive = np.concatenate([np.ones_like(survival[..., :1]), survival[..., :-1]], axis=-1)
+    return np.asarray(np.where(known, alive * mean, 0.0).sum(axis=-1)), survival[..., -1], known.sum(axis=-1)
+
+
+def _tail(state: FairState, total: Array, oldest: int, longest: float) -> Array:
+    """Return the further return, steps and success of an episode that outlives the oldest age, if it goes on alike.
+
+    Alike means: at the hazard of the older half of the ages (and half an end more, for there may have been none), with
+    their rewards, and with the last step's reward as it is at other ends.
+    """
+    w = state.weight
+    older = total[:, oldest // 2 : oldest].sum(axis=1)
+    visits = max(float(older[VISITS]), w)
+    steps = min((visits + w) / (float(older[ENDS]) + 0.5 * w), max(longest - oldest, 0.0))
+    ends, last = state.last_rewards
+    everything = total.sum(axis=1)
+    others = max(float(everything[VISITS]) - ends, w)
+    bonus = last / ends - (float(everything[REWARDS]) - last) / others if ends > 0 else 0.0
+    rate = (float(older[REWARDS]) - bonus * float(older[ENDS])) / visits
+    success = float(everything[SUCCESSES]) / ends if ends > 0 else 0.0
+    return np.array([steps * rate + bonus, steps, success])

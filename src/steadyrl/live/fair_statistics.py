@@ -1,0 +1,330 @@
+"""`FairStatistics`: mean return, length and success of the policy as it is, unbiased, at any moment.
+
+A thin shell around the pure functions of `fair_law`: it checks its arguments and writes steps down, which takes a few
+microseconds; they are counted in blocks, and estimates are made when a report is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steadyrl.common.checks import as_numbers, check_level, is_number, shown, whole_number
+from steadyrl.errors import StatisticsError
+from steadyrl.live import fair_law as law
+from steadyrl.live.fair_law import FairState, Flags
+from steadyrl.live.fair_report import FairReport, make_report
+
+Array = NDArray[np.float64]
+
+_BLOCK = 1 << 13  # entries that are written down before they are counted
+_FEWEST_ROWS, _MOST_ROWS = 16, 256
+
+
+class FairStatistics:
+    """Mean return, length and success over all episodes of running environments, with intervals.
+
+    Means over finished episodes are biased: short episodes finish first, and running ones are left out. Here every step
+    counts, those of running and truncated episodes too: with r(k) the mean reward in the k-th step of an episode
+    and S(k) the share of episodes that last k steps or more (Kaplan-Meier), the mean return is sum_k S(k) r(k). It
+    holds whatever the environments' ages, in lockstep or not. Environments are the independent unit of the intervals.
+
+    Args:
+        num_envs: number of environments.
+        same_step: whether environments are reset within the step that ends an episode (SAME_STEP, Stable-Baselines3).
+            Otherwise (NEXT_STEP) the step after an end is the reset, whose reward belongs to no episode.
+        ages: which action of its episode each environment takes next, 1 or more, if they are already running; by
+            default all have just been reset.
+        memory: steps of each environment after which old data is mostly forgotten, so that a policy that learns is
+            followed: data of n steps ago counts exp(-n / memory), and the weights of all steps sum to `memory`. By
+            default nothing is forgotten. A few mean episode lengths are a good choice for training.
+        reward_range: smallest and largest possible reward, for bounds; by default those seen so far.
+        max_episode_steps: the time limit, in steps (Gymnasium's count), for bounds.
+
+    Raises:
+        StatisticsError: if an argument cannot be used.
+
+    Example:
+        >>> statistics = FairStatistics(2, same_step=True)
+        >>> statistics.update([1.0, 1.0], [True, False])   # the first environment's episode has one step
+        >>> statistics.update([1.0, 1.0], [False, False])
+        >>> statistics.update([1.0, 1.0], [False, True])   # the second one's has three, and the first one runs on
+        >>> report = statistics.report()
+        >>> round(report.mean_return.value, 3), report.finished_only  # 1 + 2/3 + 2/3
+        (2.333, 2.0)
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        *,
+        same_step: bool,
+        ages: Any = None,
+        memory: float | None = None,
+        reward_range: tuple[float, float] | None = None,
+        max_episode_steps: int | None = None,
+    ) -> None:
+        self.num_envs = whole_number("num_envs", num_envs, StatisticsError)
+        if not isinstance(same_step, bool | np.bool_):
+            raise StatisticsError(
+                f"same_step is {shown(same_step)}; it must be True (resets happen within the step that ends an "
+                "episode) or False (the step after an end is the reset)"
+            )
+        self.same_step = bool(same_step)
+        self.memory = _as_memory(memory)
+        self.reward_range = _as_range(reward_range)
+        self.max_episode_steps = (
+            None if max_episode_steps is None else whole_number("max_episode_steps", max_episode_steps, StatisticsError)
+        )
+        rows = min(max(_BLOCK // self.num_envs, _FEWEST_ROWS), _MOST_ROWS)
+        self._shape = (self.num_envs,)
+        self._row_ages = np.zeros((rows, self.num_envs), dtype=np.int64)
+        self._rewards = np.zeros((rows, self.num_envs))
+        self._ended = np.zeros((rows, self.num_envs), dtype=bool)
+        self._over = np.zeros((rows, self.num_envs), dtype=bool)
+        self._succeeded = np.zeros((rows, self.num_envs), dtype=bool)
+        self._zeros = np.zeros(self.num_envs)
+        self._filled = 0
+        self._with_success = False
+        self._state = law.init(self.num_envs, self._as_ages(ages))
+        self._ages = self._state.ages
+
+    def update(self, rewards: Any, ended: Any, cut: Any = None, success: Any = None) -> None:
+        """Take in one step of all environments.
+
+        Args:
+            rewards: the rewards of this step.
+            ended: whose episode ended by itself in this step: terminated, or truncated by the environment's time limit.
+            cut: whose episode was truncated from outside, for reasons that have nothing to do with its state.
+            success: whose episode ended in success; looked at where `ended` is set. Ends for which nobody says so
+                are failures, once this was given at all.
+
+        Raises:
+            StatisticsError: if these are not one finite number or boolean for each environment, if `ended` and `cut`
+                are both set, or if an episode ends in the step of its reset (NEXT_STEP). The step is then not taken in.
+        """
+        if self._filled == len(self._rewards):
+            self._fold()
+        row = self._rewards[self._filled]
+        if type(rewards) is np.ndarray and rewards.shape == self._shape and rewards.dtype.kind in "fiu":
+            row[:] = rewards
+        else:
+            row[:] = self._numbers(rewards)
+        if np.dot(row, self._zeros) != 0.0:  # nan: a reward is not finite
+            self._refuse_infinite(row)
+        ended = self._flags(ended, "ended")
+        over = ended
+        if cut is not None:
+            cut = self._flags(cut, "cut")
+            over = ended | cut
+            if (ended & cut).any():
+                both = np.flatnonzero(ended & cut).tolist()
+                raise StatisticsError(
+                    f"ended and cut are both set for environments {both}; an episode that ended by itself was not cut "
+                    "short"
+                )
+        restarts = over.any()
+        if restarts and not self.same_step and not self._ages[over].all():
+            early = np.flatnonzero(over & (self._ages == 0)).tolist()
+            raise StatisticsError(
+                f"episodes of environments {early} ended in the step of their reset; with NEXT_STEP autoreset the step "
+                "after an end is the reset. If yours are reset within the step that ends an episode, same_step is True"
+            )
+        at = self._filled
+        if success is not None:
+            self._succeeded[at] = self._flags(success, "success")
+            self._with_success = True
+        elif self._with_success:
+            self._succeeded[at] = False
+        self._row_ages[at] = self._ages
+        self._ended[at] = ended
+        self._over[at] = over
+        self._filled = at + 1
+        self._ages += 1
+        if restarts:
+            self._ages[over] = self.same_step
+
+    def reset(self, mask: Any = None, *, ages: Any = None) -> None:
+        """Take note that environments were reset from outside: their running episodes are cut short.
+
+        Args:
+            mask: which ones; None means all of them.
+            ages: which action of its episode each environment takes next, if it is not the first.
+        """
+        flags = np.ones(self.num_envs, dtype=bool) if mask is None else self._flags(mask, "mask")
+        first = self._as_ages(ages)
+        self._fold()
+        self._ages[flags] = 1 if first is None else first[flags]
+        self._state = self._state._replace(
+            returns=np.where(flags, 0.0, self._state.returns),
+            whole=np.where(flags, self._ages == 1, self._state.whole),
+        )
+
+    def restarted(self, mask: Any) -> None:
+        """Take note that the last step was, for these environments, a reset from outside, and not a step."""
+        flags = self._flags(mask, "mask")
+        if self._filled:
+            at = self._filled - 1
+            self._row_ages[at, flags] = 0
+            self._rewards[at, flags] = 0.0
+            self._ended[at, flags] = False
+            self._over[at, flags] = True
+        self.reset(flags)
+
+    def forget(self) -> None:
+        """Forget everything that was counted, as for another policy; the environments run on."""
+        self._fold()
+        fresh = law.init(self.num_envs, self._ages, self._state.tables.shape[2] - 1)
+        self._state = fresh._replace(ages=self._ages, whole=self._ages <= 1)
+
+    def report(self, level: float = 0.9) -> FairReport:
+        """Return mean return, length and success of the policy's episodes, as far as they are known now.
+
+        Args:
+            level: confidence level of the intervals.
+
+        Raises:
+            StatisticsError: if there was no step yet.
+        """
+        level = check_level(level, StatisticsError)
+        self._fold()
+        if not self._state.range[0] <= self._state.range[1]:
+            raise StatisticsError("there is nothing to report: call update(rewards, ended) for each step first")
+        longest = math.inf if self.max_episode_steps is None else float(self.max_episode_steps)
+        return make_report(
+            self._state,
+            law.estimate(self._state, longest),
+            level=level,
+            with_success=self._with_success,
+            reward_range=self.reward_range,
+            longest=longest,
+        )
+
+    @property
+    def ages(self) -> NDArray[np.int64]:
+        """Which action of its episode each environment takes next; 1 after a reset, 0 if its next step is the reset."""
+        return np.array(self._ages)
+
+    @property
+    def steps(self) -> int:
+        """Number of steps taken in, each of all environments."""
+        return self._state.steps + self._filled
+
+    def state(self) -> dict[str, Any]:
+        """Return all that fair statistics made anew need to go on from here (`restore`), as arrays."""
+        self._fold()
+        found = {name: np.array(value) for name, value in self._state._asdict().items()}
+        return found | {"ages": self._ages.copy(), "with_success": np.array(self._with_success)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned.
+
+        Raises:
+            StatisticsError: if the state is not that of statistics of as many environments.
+        """
+        names = [*FairState._fields, "with_success"]
+        missing = [name for name in names if name not in state]
+        if missing or np.shape(state["ages"]) != self._shape:
+            raise StatisticsError(
+                f"this is not the state of statistics of {self.num_envs} environments"
+                + (f"; {', '.join(missing)} is missing" if missing else f": ages have shape {np.shape(state['ages'])}")
+            )
+        kinds: dict[str, Any] = {"weight": float, "steps": int, "ended": int, "cut": int, "complete": int}
+        self._state = FairState(**{name: kinds.get(name, np.array)(state[name]) for name in FairState._fields})
+        self._ages = self._state.ages
+        self._with_success = bool(state["with_success"])
+        self._filled = 0
+
+    def __repr__(self) -> str:
+        return f"FairStatistics({self.num_envs}, same_step={self.same_step}, memory={self.memory}, steps={self.steps})"
+
+    def _fold(self) -> None:
+        """Count what was written down."""
+        if not self._filled:
+            return
+        rows = slice(0, self._filled)
+        ages, rewards = self._row_ages[rows], self._rewards[rows]
+        if not self.same_step:
+            rewards = np.where(ages > 0, rewards, 0.0)
+        self._filled = 0
+        self._state = law.fold(
+            law.with_room(self._state, int(ages.max())),
+            ages,
+            rewards,
+            self._ended[rows],
+            self._over[rows],
+            self._succeeded[rows],
+            math.inf if self.memory is None else self.memory,
+        )
+
+    def _refuse_infinite(self, row: Array) -> None:
+        bad = np.flatnonzero(~np.isfinite(row) & (self._ages > 0))
+        if len(bad):
+            raise StatisticsError(
+                f"the reward of environment {bad[0]} is {row[bad[0]]}; one such reward would spoil all means. Mend the "
+                "environment, or replace it (numpy.nan_to_num) if you know what it stands for"
+            )
+        row[self._ages == 0] = 0.0  # of a reset, which belongs to no episode
+
+    def _numbers(self, rewards: Any) -> Array:
+        values = as_numbers("rewards", rewards, StatisticsError)
+        if values.shape != self._shape:
+            raise StatisticsError(
+                f"rewards have shape {values.shape}; for {self.num_envs} environments it must be ({self.num_envs},)"
+            )
+        return values
+
+    def _flags(self, flags: Any, name: str) -> Flags:
+        if type(flags) is np.ndarray and flags.dtype == np.bool_ and flags.shape == self._shape:
+            return flags
+        values = as_numbers(name, flags, StatisticsError)
+        if values.shape != self._shape:
+            raise StatisticsError(
+                f"{name} has shape {values.shape}; for {self.num_envs} environments it must be ({self.num_envs},)"
+            )
+        if not np.isin(values, (0, 1)).all():
+            raise StatisticsError(f"{name} is {shown(flags)}; it must hold booleans, one for each environment")
+        return values.astype(bool)
+
+    def _as_ages(self, ages: Any) -> NDArray[np.int64] | None:
+        if ages is None:
+            return None
+        values = as_numbers("ages", ages, StatisticsError)
+        if values.shape != self._shape:
+            raise StatisticsError(
+                f"ages have shape {values.shape}; for {self.num_envs} environments it must be ({self.num_envs},)"
+            )
+        bad = np.flatnonzero(~((values >= 1) & (values == np.floor(values)) & (values < 2**62)))
+        if len(bad):
+            raise StatisticsError(
+                f"ages[{bad[0]}] is {values[bad[0]]:g}; an age is the number of an action in its episode, a whole "
+                "number, 1 or more"
+            )
+        return values.astype(np.int64)
+
+
+def _as_memory(memory: Any) -> float | None:
+    if memory is None:
+        return None
+    if not is_number(memory) or not 1 <= memory < math.inf:
+        raise StatisticsError(
+            f"memory is {shown(memory)}; it must be a number of steps of each environment, 1 or more, or None, to "
+            "forget nothing"
+        )
+    return float(memory)
+
+
+def _as_range(reward_range: Any) -> tuple[float, float] | None:
+    if reward_range is None:
+        return None
+    values = as_numbers("reward_range", reward_range, StatisticsError)
+    if values.shape != (2,) or not values[0] <= values[1]:
+        raise StatisticsError(
+            f"reward_range is {shown(reward_range)}; it must be the smallest and the largest reward that is possible, "
+            "as in (0, 1)"
+        )
+    return float(values[0]), float(values[1])

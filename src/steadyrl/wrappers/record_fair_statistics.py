@@ -1,0 +1,161 @@
+"""Mean return, length and success of the policy as it is, for a vector environment: what to log instead of
+RecordEpisodeStatistics, whose finished episodes are a biased sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from numpy.typing import NDArray
+
+from steadyrl.common.checks import check_level
+from steadyrl.errors import WrapperError
+from steadyrl.live.fair_report import FairReport
+from steadyrl.live.fair_statistics import FairStatistics
+from steadyrl.wrappers.vectors import autoreset_mode, cut_copies, read_mask
+
+Success = Callable[[NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]], Any]
+
+
+class RecordFairStatistics(VectorWrapper[Any, Any, Any, Any, Any]):
+    """Keeps unbiased statistics of all episodes: finished, running and truncated ones.
+
+    Steps, rewards and observations are passed on as they are. It works in all autoreset modes, around or inside
+    `StaggeredVectorEnv` (whose truncations, marked by `info["staggered"]`, are not ends), and with masked resets.
+
+    Args:
+        env: the vector environment.
+        memory: steps of each environment after which old data is mostly forgotten (see `FairStatistics`); give a few
+            mean episode lengths while a policy learns. By default nothing is forgotten.
+        success: what success is: the name of an entry of the infos, looked at in the last step of an episode, where no
+            entry means no success; or a function of (rewards, terminated, truncated, infos) that returns a boolean for
+            each environment; or None. Without such an entry in any info, `report().success` is None.
+        summary: whether to put a summary into the infos when an episode ends: infos["fair"] has the entries "r" (mean
+            return), "l" (mean episode length), "low" and "high" (of the mean return) and "unresolved", as arrays with
+            one entry per environment; infos["_fair"] says whose episode ended. A report takes some milliseconds.
+        level: confidence level of intervals.
+        reward_range: smallest and largest possible reward, for bounds; by default those seen so far.
+        max_episode_steps: the time limit, for bounds; by default the one in the environments' spec, if there is one.
+
+    Raises:
+        WrapperError: if this is no vector environment, or its autoreset mode is not known.
+        StatisticsError: if another argument cannot be used; later, if a reward is not finite.
+
+    Example:
+        >>> import gymnasium, numpy as np
+        >>> envs = gymnasium.make_vec("CartPole-v1", num_envs=4, vectorization_mode="sync")
+        >>> envs = RecordFairStatistics(envs)
+        >>> _ = envs.reset(seed=0)
+        >>> for _ in range(100):
+        ...     _ = envs.step(np.ones(4, dtype=int))  # always to the right
+        >>> report = envs.report()
+        >>> 8 < report.mean_return.low <= report.mean_return.value <= report.mean_return.high < 11
+        True
+    """
+
+    def __init__(
+        self,
+        env: VectorEnv[Any, Any, Any],
+        *,
+        memory: float | None = None,
+        success: str | Success | None = "is_success",
+        summary: bool = False,
+        level: float = 0.9,
+        reward_range: tuple[float, float] | None = None,
+        max_episode_steps: int | None = None,
+    ) -> None:
+        mode = autoreset_mode(env)
+        super().__init__(env)
+        if not (success is None or isinstance(success, str) or callable(success)):
+            raise WrapperError(
+                f"success is {success!r}; it must be the name of an entry of the infos, a function of (rewards, "
+                "terminated, truncated, infos), or None"
+            )
+        self._same_step = mode == AutoresetMode.SAME_STEP
+        self._success = success
+        self._summary = summary
+        self._level = check_level(level, WrapperError)
+        self._statistics = FairStatistics(
+            self.num_envs,
+            same_step=mode != AutoresetMode.NEXT_STEP,
+            memory=memory,
+            reward_range=reward_range,
+            max_episode_steps=_time_limit(env) if max_episode_steps is None else max_episode_steps,
+        )
+
+    @property
+    def statistics(self) -> FairStatistics:
+        """The statistics that are kept."""
+        return self._statistics
+
+    def report(self, level: float | None = None) -> FairReport:
+        """Return mean return, length and success of all episodes so far, with intervals."""
+        return self._statistics.report(self._level if level is None else level)
+
+    def restarted(self, mask: NDArray[np.bool_]) -> None:
+        """Take note that the last step was a reset of these environments, by a `StaggeredVectorEnv` around this one."""
+        self._statistics.restarted(mask)
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all environments, or those of options["reset_mask"]; statistics are kept."""
+        mask = read_mask(options)
+        found: tuple[Any, dict[str, Any]] = self.env.reset(
+            seed=seed,  # type: ignore[arg-type]  # Gymnasium's own vector environments take lists
+            options=None if options is None else dict(options),
+        )
+        self._statistics.reset(mask)
+        return found
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step all environments."""
+        observations, rewards, terminated, truncated, infos = self.env.step(actions)
+        ended, cut = np.logical_or(terminated, truncated), None
+        if infos:
+            cut = cut_copies(infos)
+            if cut is not None:
+                ended = ended & ~cut
+        if not np.count_nonzero(ended):
+            self._statistics.update(rewards, ended, cut)
+            return observations, rewards, terminated, truncated, infos
+        self._statistics.update(rewards, ended, cut, self._succeeded(rewards, terminated, truncated, infos))
+        if self._summary:
+            infos = {**infos, **self._summarised(ended)}
+        return observations, rewards, terminated, truncated, infos
+
+    def _succeeded(self, rewards: Any, terminated: Any, truncated: Any, infos: dict[str, Any]) -> Any:
+        """Return who was successful, as far as the infos say; None if they say nothing."""
+        if self._success is None:
+            return None
+        if callable(self._success):
+            return self._success(rewards, terminated, truncated, infos)
+        last = infos.get("final_info", {}) if self._same_step else infos
+        if self._success not in last:
+            return None
+        said = last.get(f"_{self._success}", np.ones(self.num_envs, dtype=bool))
+        values = last[self._success]
+        return np.array([bool(value) if there else False for value, there in zip(values, said, strict=True)])
+
+    def _summarised(self, ended: NDArray[np.bool_]) -> dict[str, Any]:
+        report = self.report()
+        entries = {
+            "r": report.mean_return.value,
+            "l": report.mean_gymnasium_length.value,
+            "low": report.mean_return.low,
+            "high": report.mean_return.high,
+            "unresolved": report.unresolved,
+        }
+        return {"fair": {name: np.where(ended, value, 0.0) for name, value in entries.items()}, "_fair": ended}
+
+
+def _time_limit(env: VectorEnv[Any, Any, Any]) -> int | None:
+    """Return the time limit of the environments, if their specs have one and the same."""
+    base: Any = env.unwrapped
+    specs = [getattr(one, "spec", None) for one in getattr(base, "envs", ())] or [getattr(base, "spec", None)]
+    limits = {getattr(spec, "max_episode_steps", None) for spec in specs}
+    limit = limits.pop() if len(limits) == 1 else None
+    return limit if isinstance(limit, int) and limit >= 1 else None
