@@ -14,6 +14,7 @@ from steadyrl.live.staggering import DelaysLike, Restagger
 from steadyrl.wrappers.lost_copies import NamingLostCopies
 from steadyrl.wrappers.partial_resets import PartialResets
 from steadyrl.wrappers.phase_monitor import PhaseMonitor
+from steadyrl.wrappers.record_fair_statistics import RecordFairStatistics
 from steadyrl.wrappers.vectors import (
     as_seed,
     as_seeds,
@@ -95,9 +96,10 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
         )
         self._resets = PartialResets(env)
         self._naming = NamingLostCopies(env)
-        self._monitors = [layer for layer in _layers(env) if isinstance(layer, PhaseMonitor)]
+        self._monitors = [layer for layer in _layers(env) if isinstance(layer, PhaseMonitor | RecordFairStatistics)]
         for monitor in self._monitors:
-            monitor.cured_by(self)
+            if isinstance(monitor, PhaseMonitor):
+                monitor.cured_by(self)
         self._ready = False  # whether there was a reset
         self._over = np.zeros(self.num_envs, dtype=bool)  # ended or cut in the last step, and not reset yet
         self._cut: Any = None  # those of them that were cut and are to be reset by us (NEXT_STEP)
