@@ -3,40 +3,40 @@
 d(t) adds up absolute values, 1/2 sum_s |g(s)| P(T >= t - s) with g(s) = v(s) - 1/E[T]. Two things follow for the
 estimate from n episodes.
 
-*It is too large.* Where g(s) is near 0, all of |g(s)| that a sample shows is noise. The bootstrap cannot see that:
-around the observed g, which is not 0, absolute values have no kink, so its resamples look unbiased (it is
-inconsistent at such points: Andrews 2000, Fang and Santos 2019). For geometric lengths plain percentiles cover t*
-less than half of the time.
+*The estimate is too large.* Where g(s) is near 0, all of the observed |g(s)| is noise. The bootstrap cannot see that:
+around the observed g, which is not 0, absolute values have no kink, so its resamples look unbiased (it is inconsistent
+at such points: Andrews 2000, Fang and Santos 2019). For geometric lengths plain percentile intervals cover t* less than
+half of the time.
 
-*The noise can be estimated.* g is a smooth function of the lengths' distribution. The square of an observed
-g(s) is g(s)^2 + noise^2 on average, but the product of the g(s) of two halves of the episodes, which are independent,
-is g(s)^2 alone. Another count is by how much resamples have larger squares than the sample. (It alone knows that
-noise in the phase, large where lengths vary little, adds nothing to d; the other alone is right where there are fewer
-episodes than lengths. The smaller of the two is taken.) So noise is taken off as James and Stein do, over the next
-half of an average episode length, which is the scale on which g^2 swings; what comes later does not know of the large
-g at the start:
+*The noise can be estimated.* g is a smooth function of the lengths' distribution. The square of an observed g(s) is
+g(s)^2 + noise^2 on average, but the product of the g(s) of two halves of the episodes, which are independent, is g(s)^2
+on average. A second estimate is the excess of the resamples' squares over the sample's. The second alone recognises
+that noise in the phase of g, which is large if lengths vary little, adds nothing to d; the first alone is right if
+there are fewer episodes than distinct lengths. The smaller of the two is used. The noise is then removed by James-Stein
+shrinkage, over the next half of an average episode length, which is the scale on which g^2 oscillates, so that the
+large g at the start does not affect later times:
 
     shrunk g(s) = observed g(s) sqrt(1 - sum noise^2 / sum (observed g)^2),
 
-and 0 where the observed sum is not at least 1.5 times the noise's, within which pure noise mostly stays. Before the
-shortest length nothing can end: g(s) is -1/E[T] there, and stays.
+and 0 if the observed sum is below 1.5 times that of the noise, where pure noise mostly stays. Before the shortest
+length no episode can end: g(s) is -1/E[T] there and is kept.
 
-The bootstrap then takes place in a world whose truth is the shrunk g, with the noise of the resamples added to it,
-and in it the whole estimate is made again, shrinkage and all. How far its mean is from that world's truth is the
-estimate's bias, which is taken off; its percentiles around its mean are the band. With R resamples a percentile p is
-the (R + 1) p-th in order, which is exact for every R. Since the bias is told from the same episodes, taking it off
-adds scatter of its own, up to a sixth for uniform lengths; so some of the resamples are corrected in the same way, and
-the band is as much wider as they scatter more than before. (That holds as far as noise adds to g. Where lengths hardly
-vary it moves the phase of g instead, and resamples cancel each other: what their mean has lost of the observed g is
-taken off the widening.)
+*The band.* The bootstrap then takes place in a world whose truth is the shrunk g. The noise of the resamples is added
+to it, and the whole estimate is repeated, including the shrinkage. The difference between the mean of these estimates
+and that world's truth is the estimate's bias, which is subtracted; their percentiles around their mean are the band.
+With R resamples, the percentile p is the (R + 1) p-th in order, which is exact for every R. The bias is estimated from
+the same episodes, so subtracting it adds scatter, up to a sixth for uniform lengths. Some resamples are therefore
+corrected in the same way, and the band is widened by the ratio of their scatter after and before. (This holds as far as
+noise adds to g. If lengths hardly vary, it moves the phase of g instead, and resamples cancel each other; the share of
+the observed g that their mean has lost is subtracted from the widening.)
 
-Where most lengths were seen once, g has no smooth part that shows in single steps, and all of it is taken for noise. So
-with fewer than five episodes for each different length the same is done on a coarser axis of time too, in bins that
-hold some twenty episodes, and the larger of the two is taken at each time: bins cannot see that copies in their first
-episode have all the same age, single steps cannot see the rest.
+*Few episodes.* If most lengths were observed once, g has no smooth part that is visible in single steps, and all of it
+is taken for noise. With fewer than five episodes per distinct length the same is therefore done on a coarser time axis
+too, in bins that hold about twenty episodes, and the larger result is taken at each time: bins cannot see that copies
+in their first episode all have the same age, and single steps cannot see the rest.
 
-What it covers is measured for several kinds of lengths and numbers of episodes (`benchmarks/diagnosis.py kinds`) in
-benchmarks/results/diagnosis.json. It is least sure up to one average episode length.
+The coverage is measured for several kinds of lengths and numbers of episodes (`benchmarks/diagnosis.py kinds`) in
+benchmarks/results/diagnosis.json. It is lowest up to one average episode length.
 """
 
 from __future__ import annotations
