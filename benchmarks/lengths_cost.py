@@ -26,6 +26,7 @@ from steadyrl.lengths import find_drift, read_lengths
 
 RESULTS = Path(__file__).parent / "results" / "lengths_cost.json"
 SEED = 0
+FOLDER = tempfile.TemporaryDirectory()
 
 
 def uniform(longest):
@@ -48,7 +49,7 @@ def within(lengths):
 
 def monitor(rows):
     """Return the name of a monitor.csv with so many rows."""
-    file = Path(tempfile.mkdtemp()) / "monitor.csv"
+    file = Path(FOLDER.name) / "monitor.csv"
     lengths = np.random.default_rng(SEED).integers(20, 500, 100_000).tolist()
     block = "".join(f"{1.5 * n:.3f},{n},{0.01 * i:.2f}\n" for i, n in enumerate(lengths))
     with file.open("w") as out:
