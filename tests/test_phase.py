@@ -19,7 +19,6 @@ from steadyrl.errors import DelaysError, PhaseLockWarning, ToleranceError
 from steadyrl.lengths.delays import stationary_ages
 from steadyrl.lengths.life_table import LifeTable
 from steadyrl.live.phase import PhaseTracker
-from steadyrl.live.staggering import Restagger
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 CONVENTIONS = pytest.mark.parametrize("same_step", [False, True], ids=["next step", "same step"])
@@ -312,36 +311,6 @@ def test_the_monitors_ages_are_right_under_masked_resets(mode):
     # Episodes that were reset from outside are censored, as if cut: lengths are those of Drawn.
     expected = EpisodeLengths.from_gymnasium(np.repeat([2, 5, 9], [5, 3, 2]))
     np.testing.assert_allclose(envs.lengths.probabilities[[3, 6, 10]], expected.probabilities[[3, 6, 10]], atol=0.12)
-
-
-# Restaggering
-
-
-@CONVENTIONS
-def test_auto_does_not_stagger_copies_that_are_spread(same_step):
-    for name in ("normal", "geometric"):
-        staggering = Restagger(64, "auto", same_step=same_step, n_steps=16, rng=np.random.default_rng(0))
-        copies = Copies(LENGTHS[name], 64, same_step=same_step, steady=True, seed=9)
-        staggering.tracker.ages[:] = copies.age
-        for _ in range(16 * 400):
-            assert not staggering.step(copies.step()).any() or staggering.staggerings <= 2
-        # 400 batches at one false alarm in a thousand: more than 4 would happen once in 16,000 runs.
-        assert staggering.staggerings <= 4
-
-
-def test_auto_waits_until_lengths_are_known():
-    # Of two lengths the longer is unknown at first; nothing is designed for the shorter alone.
-    staggering = Restagger(64, "auto", same_step=False, n_steps=4, rng=np.random.default_rng(0))
-    copies = Copies(LENGTHS["two"], 64, same_step=False, steady=False, seed=10)
-    for _ in range(36):
-        done = copies.step()
-        assert not staggering.step(done).any()
-    for _ in range(200):
-        done = copies.step()
-        cut = staggering.step(done)
-        copies.over |= cut
-        np.testing.assert_array_equal(staggering.tracker.ages, copies.age)
-    assert staggering.staggerings >= 1
 
 
 def test_bad_settings_are_refused():

@@ -143,4 +143,5 @@ def stream_survival(lengths: EpisodeLengths, *, same_step: bool) -> Array:
     check_lengths(lengths)
     if same_step and (lengths.longest < 2 or lengths.probabilities[1] > 0):
         raise LengthsError("some episodes have T = 1, a reset and no action: they leave no trace in this stream")
-    return lengths.survival[1 + int(same_step) :].copy()
+    survival: Array = lengths.survival[1 + int(same_step) :].copy()
+    return survival

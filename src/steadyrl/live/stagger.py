@@ -66,12 +66,13 @@ class StaggerController:
         self._restarting: Flags = self._none
         self.reset(seed=int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed)
 
-    def reset(self, mask: Any = None, *, seed: int | None = None) -> None:
+    def reset(self, mask: Any = None, *, seed: int | list[int] | None = None) -> None:
         """Tell the controller that environments were reset from outside.
 
         Args:
             mask: which ones; None means all of them, so that they are in lockstep again.
-            seed: begin anew with this seed, as after the construction: lengths are forgotten, too.
+            seed: begin anew with this seed (or one for each environment), as after the construction: lengths are
+                forgotten, too.
         """
         if mask is not None:
             flags = self._flags(mask, "mask")
@@ -80,7 +81,9 @@ class StaggerController:
             self._oldest = int(self._ages.max())
             return
         if seed is not None:
-            self._remember(law.init(self.num_envs, seed=check_seed(seed, StaggerError)))
+            several = isinstance(seed, list | tuple | np.ndarray)
+            one = int(np.random.SeedSequence(seed).generate_state(1)[0]) if several else check_seed(seed, StaggerError)
+            self._remember(law.init(self.num_envs, seed=one))
             self._filled = 0
         self._fold()
         self._remember(self._state._replace(active=True, carry=0.0))
@@ -183,12 +186,14 @@ class StaggerController:
     @property
     def ages(self) -> NDArray[np.int64]:
         """The age of the state that each environment is in: 1 after a reset."""
-        return self._ages.copy()
+        ages: NDArray[np.int64] = self._ages.copy()
+        return ages
 
     @property
     def restarting(self) -> Flags:
         """Which environments are reset by their next step (NEXT_STEP only)."""
-        return self._restarting.copy()
+        restarting: Flags = self._restarting.copy()
+        return restarting
 
     @property
     def cuts(self) -> int:
@@ -199,6 +204,11 @@ class StaggerController:
     def active(self) -> bool:
         """Whether environments are being brought to steady state; False while nobody needs to be truncated."""
         return self._state.active
+
+    @property
+    def settled(self) -> bool:
+        """False: a controller goes on watching, since learning may bring environments back into lockstep."""
+        return False
 
     @property
     def lengths(self) -> EpisodeLengths | None:

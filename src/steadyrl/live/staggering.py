@@ -1,12 +1,10 @@
-"""Which episodes to cut short and when, so that the ages of the environments come to steady state and stay there.
+"""Which episodes to cut short and when, so that the ages of the environments come to steady state: for the wrappers.
 
-An environment with delay D in a window of W steps is restarted W - D steps after the start of the window, once. At the
-end of the window its age is that of an environment that has run for D steps. A cut is a truncation, so nothing is
-thrown away.
-
-Learning undoes it: when episodes become ten times longer, all ages are small against them, and the environments run in
-lockstep again. With "auto" the ages are watched, and when they differ from the long run by more than chance, new
-delays are designed from the lengths of recent episodes and each environment is cut once more.
+There are two ways, behind one interface (`Staggering`). With "auto" a `StaggerController` keeps the ages as steady as
+they can be at every step, also while a policy learns. With designed delays each environment is cut once: with delay D
+in a window of W steps it is restarted W - D steps after the start of the window, so that at the end of the window its
+age is that of an environment that has run for D steps. That suits environments whose resets are expensive; learning
+undoes it when episodes become much longer. A cut is a truncation, so nothing is thrown away.
 
 Where a reset is a step of its own (NEXT_STEP), an environment that has just been reset cannot be cut in that very step.
 Where lengths tell beforehand that this is about to happen (they are fixed, or a time limit ends most episodes), its
@@ -22,11 +20,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steadyrl.errors import DelaysError
-from steadyrl.lengths.delays import Delays, design_delays, refuse_lengths
+from steadyrl.lengths.delays import Delays, refuse_lengths
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.lengths.next_step_delays import LIKELY, allowing_for_resets, hazards, unforeseen_ends
 from steadyrl.live.ages import Flags
-from steadyrl.live.phase import KNOWN, LOOK, PhaseReport, PhaseTracker
+from steadyrl.live.phase import PhaseReport, PhaseTracker
+from steadyrl.live.stagger import StaggerController
 
 DelaysLike: TypeAlias = Delays | ArrayLike | Literal["auto"]
 Ages: TypeAlias = NDArray[np.int64]
@@ -87,11 +86,6 @@ class CutSchedule:
         """Steps until the last environment of the window is cut; 0 outside a window."""
         return max(self._last - self.now, 0)
 
-    @property
-    def steps_since(self) -> int:
-        """Steps since the last environment of the window was cut; 0 within a window."""
-        return max(self.now - self._last, 0)
-
     def clear(self) -> None:
         """Forget the window."""
         self.now = self._last = 0
@@ -130,20 +124,20 @@ class CutSchedule:
         return found
 
 
-class Restagger:
-    """Decides, step by step, which episodes are cut: by given delays once, or by "auto" whenever ages are off.
+class DesignedStaggering:
+    """Cuts each environment once after every reset of all, at the step that its delay says.
 
     Args:
         num_envs: number of environments.
-        delays: `Delays` (assigned to the environments by quantile, in random order), one whole number per
-            environment, or "auto".
+        delays: `Delays` (assigned to the environments by quantile, in random order), or one whole number per
+            environment.
         same_step: whether a reset takes no step of its own in the stream.
-        tolerance: distance from steady state that "auto" puts up with.
-        n_steps: number of steps in the batches that "auto" watches.
-        rng: generator of the order in which environments get their delays.
+        tolerance: distance (total variation) up to which `phase` calls batches fair.
+        n_steps: number of steps in the batches that `phase` reports on.
+        seed: seed of the order in which environments get their delays.
 
     Example:
-        >>> staggering = Restagger(3, [1, 2, 3], same_step=True)
+        >>> staggering = DesignedStaggering(3, [1, 2, 3], same_step=True)
         >>> [staggering.step(np.zeros(3, dtype=bool)).tolist() for _ in range(3)]
         [[False, True, False], [True, False, False], [False, False, False]]
     """
@@ -151,23 +145,19 @@ class Restagger:
     def __init__(
         self,
         num_envs: int,
-        delays: DelaysLike,
+        delays: Delays | ArrayLike,
         *,
         same_step: bool,
         tolerance: float = 0.01,
         n_steps: int = 16,
-        rng: np.random.Generator | None = None,
+        seed: int | None = None,
     ) -> None:
         self.tracker = PhaseTracker(num_envs, same_step=same_step, n_steps=n_steps, tolerance=tolerance)
-        self.auto = isinstance(delays, str) and delays == "auto"
-        self._rng = np.random.default_rng() if rng is None else rng
+        self._rng = np.random.default_rng(seed)
         self._delays = delays
         self._nobody = np.zeros(self.tracker.num_envs, dtype=bool)
         self._schedule = CutSchedule(self.tracker.num_envs)
-        self._look_due = 0
         self._cuts = 0
-        self.staggerings = 0
-        """Number of windows since all environments were reset."""
         self.reset()
 
     @property
@@ -192,8 +182,8 @@ class Restagger:
 
     @property
     def settled(self) -> bool:
-        """Whether all delays given have been carried out; never with "auto", which goes on watching."""
-        return not (self.auto or self._schedule.steps_left)
+        """Whether all delays have been carried out."""
+        return not self._schedule.steps_left
 
     def reset(self, mask: Flags | None = None, *, seed: int | list[int] | None = None) -> None:
         """Take note that all environments were reset, so that the delays start anew; or those in the mask only."""
@@ -202,52 +192,91 @@ class Restagger:
         self.tracker.reset(mask)
         if mask is not None:
             return
-        self._look_due = self.staggerings = 0
         self._schedule.clear()
-        if not self.auto:
-            tracker = self.tracker
-            if isinstance(self._delays, Delays) and not tracker.same_step:
-                delays: Any = self._for_next_step(self._delays)
-            else:
-                delays = self._delays
-            assigned = assigned_delays(delays, tracker.num_envs, same_step=tracker.same_step, rng=self._rng)
-            # Where a reset is a step of its own, the first observation cannot be an end: all restart one step later.
-            self._start(assigned, offset=0 if tracker.same_step else 1)
+        tracker = self.tracker
+        delays: Any = self._delays
+        if isinstance(delays, Delays) and not tracker.same_step:
+            self._schedule.hazard = hazards_of(delays)
+            delays = for_next_step(delays, tracker.ages, tracker.restarting)
+        assigned = assigned_delays(delays, tracker.num_envs, same_step=tracker.same_step, rng=self._rng)
+        # Where a reset is a step of its own, the first observation cannot be an end: all restart one step later.
+        self._schedule.plan(assigned, window=int(assigned.max()), offset=0 if tracker.same_step else 1)
 
     def step(self, done: Flags) -> Flags:
         """Return who is cut in this step, given whose episode ended in it by itself; call it once per step."""
         tracker, schedule = self.tracker, self._schedule
-        if schedule.steps_left:
-            cut = schedule.step(done, tracker.restarting, tracker.ages)
-            self._cuts += int(cut.sum())
-            complete = tracker.update(done, cut)
-        else:
-            cut = self._nobody
+        if not schedule.steps_left:
             schedule.tick()
-            complete = tracker.update(done)
-        if complete and self.auto and schedule.now >= self._look_due:
-            self._look_due = schedule.now + LOOK
-            if schedule.steps_since > tracker.n_steps and tracker.off:
-                self._redesign()
+            tracker.update(done)
+            return self._nobody
+        cut = schedule.step(done, tracker.restarting, tracker.ages)
+        self._cuts += int(cut.sum())
+        tracker.update(done, cut)
         return cut
 
-    def _redesign(self) -> None:
-        if self.tracker.report().unresolved > 1 - KNOWN:
-            return
-        lengths = self.tracker.stream_lengths
-        assert lengths is not None
-        delays = design_delays(lengths, tolerance=self.tracker.tolerance)
-        if not self.tracker.same_step:
-            delays = self._for_next_step(delays)
-        self._start(delays.assign(self.tracker.num_envs, rng=self._rng), offset=1)
 
-    def _for_next_step(self, delays: Delays) -> Delays:
-        self._schedule.hazard = hazards_of(delays)
-        return for_next_step(delays, self.tracker.ages, self.tracker.restarting)
+class AnytimeStaggering:
+    """A `StaggerController`, with the report of the batches that a learner sees beside it.
 
-    def _start(self, delays: Ages, offset: int) -> None:
-        self._schedule.plan(delays, window=int(delays.max()), offset=offset)
-        self.staggerings += 1
+    Args:
+        num_envs: number of environments.
+        same_step: whether a reset takes no step of its own in the stream.
+        tolerance: distance (total variation) up to which `phase` calls batches fair.
+        n_steps: number of steps in the batches that `phase` reports on.
+        seed: seed of the choice between environments of the same age.
+    """
+
+    def __init__(
+        self, num_envs: int, *, same_step: bool, tolerance: float = 0.01, n_steps: int = 16, seed: int | None = None
+    ) -> None:
+        self.tracker = PhaseTracker(num_envs, same_step=same_step, n_steps=n_steps, tolerance=tolerance)
+        self.controller = StaggerController(num_envs, same_step=same_step, seed=seed)
+
+    @property
+    def ages(self) -> Ages:
+        """Ages of the states that the environments are in; 1 after a reset."""
+        return self.controller.ages
+
+    @property
+    def phase(self) -> PhaseReport:
+        """How far the ages in the last batch are from those in the long run."""
+        return self.tracker.report()
+
+    @property
+    def lengths(self) -> EpisodeLengths | None:
+        """Distribution of T of recent episodes, running ones included; None if none has ended yet."""
+        return self.controller.lengths
+
+    @property
+    def cuts(self) -> int:
+        """Number of episodes cut short so far."""
+        return self.controller.cuts
+
+    @property
+    def settled(self) -> bool:
+        """False: the ages are watched for ever, since learning may bring environments back into lockstep."""
+        return False
+
+    def reset(self, mask: Flags | None = None, *, seed: int | list[int] | None = None) -> None:
+        """Take note that all environments were reset, or those in the mask; a seed makes what follows reproducible."""
+        self.controller.reset(mask, seed=seed)
+        self.tracker.reset(mask)
+
+    def step(self, done: Flags) -> Flags:
+        """Return who is cut in this step, given whose episode ended in it by itself; call it once per step."""
+        cut = self.controller.step(done)
+        self.tracker.update(done, cut if cut.any() else None)
+        return cut
+
+
+def make_staggering(
+    num_envs: int, delays: DelaysLike, *, same_step: bool, tolerance: float, n_steps: int, seed: int | None
+) -> Staggering:
+    """Return what decides about cuts: a controller for "auto", a schedule for delays."""
+    how: dict[str, Any] = {"same_step": same_step, "tolerance": tolerance, "n_steps": n_steps, "seed": seed}
+    if isinstance(delays, str) and delays == "auto":
+        return AnytimeStaggering(num_envs, **how)
+    return DesignedStaggering(num_envs, delays, **how)
 
 
 def for_next_step(delays: Delays, ages: Ages, restarting: Flags) -> Delays:

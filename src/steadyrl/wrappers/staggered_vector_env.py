@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from steadyrl.errors import WrapperError
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.live.phase import PhaseReport
-from steadyrl.live.staggering import DelaysLike, Restagger
+from steadyrl.live.staggering import DelaysLike, make_staggering
 from steadyrl.wrappers.lost_copies import NamingLostCopies
 from steadyrl.wrappers.partial_resets import PartialResets
 from steadyrl.wrappers.phase_monitor import PhaseMonitor
@@ -39,9 +39,10 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
     * SAME_STEP: the observation is that of the reset; the last one is in `info["final_obs"]`, its info in `final_info`.
     * DISABLED: reset it with `reset(options={"reset_mask": mask})`, as after any end.
 
-    With delays="auto", the default, nothing about the lengths of episodes needs to be known beforehand: the ages of the
-    environments are watched, and episodes are cut whenever the environments run in lockstep, also when learning has
-    brought them back into it.
+    With delays="auto", the default, nothing about the lengths of episodes needs to be known beforehand: a
+    `StaggerController` keeps the ages of the environments as close to the steady state as they can be, at every step
+    from the first on, also while a policy learns. It takes about ln(mean episode length) cuts per environment in the
+    first episode, and hardly any after it.
 
     Put wrappers that keep statistics (RecordEpisodeStatistics, NormalizeReward, NormalizeObservation) around this one,
     not inside. A vector environment that is neither Gymnasium's nor steadyrl's is reset and stepped once when it is
@@ -51,8 +52,8 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
         env: the vector environment.
         delays: "auto"; or `Delays` (as from `design_delays`), or one whole number of steps per environment, which
             stagger the episodes once after each reset of all.
-        seed: seed for the assignment of delays to environments; by default that of `reset`.
-        tolerance: distance from steady state (total variation) that "auto" puts up with.
+        seed: seed of the choice of environments to cut; by default that of `reset`.
+        tolerance: distance (total variation) up to which `phase` calls batches fair.
         n_steps: number of steps per update of your algorithm, the batches that `phase` reports on.
 
     Raises:
@@ -86,13 +87,13 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
         check_copies(env)
         check_inside(env, "StaggeredVectorEnv")
         self._seed = as_seed(seed)
-        self._staggering = Restagger(
+        self._staggering = make_staggering(
             self.num_envs,
             delays,
             same_step=self._mode != AutoresetMode.NEXT_STEP,
             tolerance=tolerance,
             n_steps=n_steps,
-            rng=np.random.default_rng(self._seed),
+            seed=self._seed,
         )
         self._resets = PartialResets(env)
         self._naming = NamingLostCopies(env)
@@ -128,11 +129,6 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
     def settled(self) -> bool:
         """Whether no more cuts will come, however the ages look; never with "auto"."""
         return self._staggering.settled
-
-    @property
-    def staggerings(self) -> int:
-        """How often the episodes were staggered since all environments were reset."""
-        return self._staggering.staggerings
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None

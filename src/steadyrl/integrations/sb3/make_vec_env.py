@@ -42,8 +42,8 @@ def make_steady_vec_env(
         backend: "envpool", "dummy" (all in this process), "subproc" (one process per environment), or "auto", which
             takes EnvPool where that is known to have the same environment and nothing speaks against it, else "dummy",
             as `make_vec_env` does.
-        tolerance: distance from steady state (total variation) that "auto" delays put up with.
-        n_steps: number of steps in the batches that "auto" delays watch; give the n_steps of PPO or A2C.
+        tolerance: distance (total variation) up to which `phase` calls batches fair.
+        n_steps: number of steps in the batches that `phase` reports on; give the n_steps of PPO or A2C.
         env_kwargs: arguments of `gymnasium.make`, or of EnvPool.
         wrapper_class: wrapper of each environment, on top of its Monitor (not with EnvPool).
         monitor_dir: directory in which each Monitor writes its file (not with EnvPool).

@@ -17,7 +17,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from steadyrl.errors import WrapperError
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.live.phase import PhaseReport
-from steadyrl.live.staggering import DelaysLike, Restagger
+from steadyrl.live.staggering import DelaysLike, make_staggering
 from steadyrl.wrappers.lost_copies import NamingLostCopies
 from steadyrl.wrappers.rows import take_rows, write_rows
 from steadyrl.wrappers.vectors import as_seed
@@ -35,11 +35,11 @@ class SteadyVecEnv(VecEnv):
 
     Args:
         venv: a DummyVecEnv, SubprocVecEnv, EnvPoolVecEnv, or another VecEnv that is no wrapper.
-        delays: "auto" (the default) watches the ages of the environments and staggers episodes whenever they run in
-            lockstep; `Delays`, as from `design_delays`, or one whole number of steps per environment, stagger them once
-            after each reset of all.
-        seed: seed for the assignment of delays to environments.
-        tolerance: distance from steady state (total variation) that "auto" puts up with.
+        delays: "auto" (the default) keeps the ages of the environments as close to the steady state as they can be at
+            every step (`StaggerController`); `Delays`, as from `design_delays`, or one whole number of steps per
+            environment, cut each environment once after each reset of all.
+        seed: seed of the choice of environments to cut.
+        tolerance: distance (total variation) up to which `phase` calls batches fair.
         n_steps: number of steps in the batches that `phase` reports on; give the n_steps of PPO or A2C.
 
     Raises:
@@ -59,13 +59,8 @@ class SteadyVecEnv(VecEnv):
     ) -> None:
         _check_bare(venv)
         self.venv = venv
-        self.staggering = Restagger(
-            venv.num_envs,
-            delays,
-            same_step=True,
-            tolerance=tolerance,
-            n_steps=n_steps,
-            rng=np.random.default_rng(as_seed(seed)),
+        self.staggering = make_staggering(
+            venv.num_envs, delays, same_step=True, tolerance=tolerance, n_steps=n_steps, seed=as_seed(seed)
         )
         super().__init__(venv.num_envs, venv.observation_space, venv.action_space)
         self._ready = False  # whether there was a reset
