@@ -160,7 +160,9 @@ class _LaneSet:
         present = self.observations[self.tick]
         present[:] = self.lanes.observations
         flat = present.ravel()
-        if not math.isfinite(flat.dot(flat)):
+        with np.errstate(over="ignore", invalid="ignore"):
+            square = flat.dot(flat)
+        if not math.isfinite(square):
             self._check_finite(endings)
         if endings:
             for ending in endings:

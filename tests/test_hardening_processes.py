@@ -1,0 +1,378 @@
+"""Hostile environments and signals: collecting goes on, or ends with an error that names the place.
+
+Every test here failed, or could not have been written, before the fault that it names was mended.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from scripted import Dice, Faulty, same
+from steadyrl import Episodes, collect_episodes, diagnose
+from steadyrl.common.quiet import output_to_stderr
+from steadyrl.errors import EnvironmentRaisedError, EpisodeError, InvalidStepError, NonFiniteError, RolloutError
+from steadyrl.rollouts import planning
+
+HERE = str(Path(__file__).parent)
+
+
+class Forking(Dice):
+    """Once, in a long episode, it forks: then the parent exits and the child stays, or both go on."""
+
+    def __init__(self, once, both=False):
+        super().__init__()
+        self.once, self.both = once, both
+
+    def step(self, action):
+        if self.steps == 1 and self.length == self.long and not Path(self.once).exists():
+            child = os.fork()
+            Path(f"{self.once}.{os.getpid()}").touch()
+            if child:
+                Path(self.once).write_text(str(child))
+            if not self.both:
+                if child == 0:
+                    time.sleep(600)
+                os._exit(1)
+        return super().step(action)
+
+
+def is_gone(process, seconds=30):
+    """Whether a process ends within some seconds; what is dead but not yet buried counts as gone."""
+    for _ in range(int(seconds / 0.1)):
+        try:
+            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["the parent exits", "both go on"])
+def test_an_environment_that_forks_hangs_nothing_and_leaves_nothing_behind(tmp_path, both):
+    once = str(tmp_path / "once")
+    found = collect_episodes(partial(Forking, once, both), "uniform", 60, block_size=10, backend="processes", workers=2)
+    np.testing.assert_array_equal(
+        found.lengths, collect_episodes(Dice, "uniform", 60, block_size=10, backend="serial").lengths
+    )
+    assert is_gone(int(Path(once).read_text()))
+
+
+def test_a_child_that_an_environment_forks_does_not_go_on_with_our_work(tmp_path):
+    once = str(tmp_path / "once")
+    found = collect_episodes(partial(Forking, once, True), "uniform", 20, block_size=10, backend="serial")
+    assert len(found) == 20
+    child = int(Path(once).read_text())
+    os.waitpid(child, 0)
+
+
+def test_workers_die_with_the_run_that_started_them(tmp_path):
+    code = (
+        f"import sys; sys.path.insert(0, {HERE!r})\n"
+        "from scripted import Dice; from steadyrl import collect_episodes\n"
+        "collect_episodes(lambda: Dice(0.01), 'uniform', 10**6, block_size=100, backend='processes', workers=2)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+    deadline = time.monotonic() + 60
+    while len(found := children.read_text().split()) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(1.0)  # so that they are at work
+    parent.kill()
+    parent.wait()
+    assert len(found) == 2
+    assert all(is_gone(int(child)) for child in found)
+
+
+def run_slowly(tmp_path, *more):
+    (tmp_path / "slow.py").write_text(
+        f"import sys; sys.path.insert(0, {HERE!r})\nimport gymnasium\nfrom scripted import Dice\n"
+        "gymnasium.register('Slow-v0', entry_point=lambda: Dice(0.002))\n"
+    )
+    words = ["collect", "slow:Slow-v0", "--episodes", "150", "--block-size", "10", "--backend", "serial", *more]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    return subprocess.Popen(
+        [sys.executable, "-m", "steadyrl", *words, "--out", str(tmp_path / "a.npz")],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def test_sigterm_acts_like_ctrl_c(tmp_path):
+    process, partial_file = run_slowly(tmp_path), tmp_path / "a.npz.partial"
+    deadline = time.monotonic() + 60
+    while not (partial_file.exists() and partial_file.stat().st_size > 5000) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "--resume" in errors
+    assert "Traceback" not in errors
+    assert partial_file.exists()
+    done = run_slowly(tmp_path, "--resume")
+    _, errors = done.communicate(timeout=120)
+    assert done.returncode == 0, errors
+    assert len(Episodes.load(tmp_path / "a.npz")) == 150
+    assert not partial_file.exists()
+
+
+class Exiting(Dice):
+    """Calls sys.exit(0) somewhere."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.where = where
+        if where == "make":
+            sys.exit(0)
+
+    def reset(self, **options):
+        if self.where == "reset":
+            sys.exit(0)
+        return super().reset(**options)
+
+    def step(self, action):
+        if self.where == "step" and self.steps == 3:
+            sys.exit(0)
+        return super().step(action)
+
+    def close(self):
+        if self.where == "close":
+            sys.exit(0)
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+@pytest.mark.parametrize("where", ["reset", "step"])
+def test_an_environment_that_exits_is_an_error_that_names_the_place(where, backend):
+    with pytest.raises(EnvironmentRaisedError, match=r"called sys\.exit\(0\).*episode seed \d+") as caught:
+        collect_episodes(partial(Exiting, where), "uniform", 20, block_size=10, backend=backend, workers=1)
+    assert caught.value.step == (4 if where == "step" else 0)
+
+
+def test_an_environment_that_exits_can_be_left_out():
+    found = collect_episodes(partial(Exiting, "step"), "uniform", 20, backend="serial", on_error="skip")
+    assert (found.lengths == Dice.short).all()
+    assert len(found) + len(found.skipped) == 20
+
+
+def test_an_environment_that_exits_when_made_or_closed():
+    with pytest.raises(RolloutError, match=r"called sys\.exit\(0\) while it was made"):
+        collect_episodes(partial(Exiting, "make"), "uniform", 2)
+    assert len(collect_episodes(partial(Exiting, "close"), "uniform", 2, backend="serial")) == 2
+
+
+def test_a_policy_that_exits_is_an_error():
+    class Leaving:
+        def act(self, observations, rng):
+            sys.exit(0)
+
+    with pytest.raises(RolloutError, match=r"policy called sys\.exit"):
+        collect_episodes(Dice, Leaving(), 2, backend="serial")
+
+
+def test_a_constructor_that_raises_and_a_strange_id_are_named():
+    def make():
+        raise ZeroDivisionError("no wheels")
+
+    with pytest.raises(RolloutError, match="ZeroDivisionError: no wheels while it was made"):
+        collect_episodes(make, "uniform", 2)
+    for name in ("a:b:c-v0", "", ":", "-v0", "a/b/c-v0", "CartPole-v1:", "\x00-v1"):
+        with pytest.raises(RolloutError):
+            collect_episodes(name, "uniform", 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        ((10**5000,), {}),
+        ((2**32 + 1,), {}),
+        ((2,), {"seed": 10**5000}),
+        ((2,), {"workers": 10**9, "backend": "processes"}),
+    ],
+)
+def test_numbers_beyond_all_bounds_are_refused_with_words(arguments, options):
+    with pytest.raises(RolloutError):
+        collect_episodes("CartPole-v1", "uniform", *arguments, **options)
+
+
+class Odd(Dice):
+    """Returns something odd in long episodes, from the fifth step on."""
+
+    def __init__(self, name, value):
+        super().__init__()
+        self.odd = {name: value}
+
+    def step(self, action):
+        names = ("observation", "reward", "terminated", "truncated", "info")
+        result = dict(zip(names, super().step(action), strict=True))
+        return tuple((result | (self.odd if self.steps >= 5 else {})).values())
+
+
+ODD = [
+    ("reward", "1.5", InvalidStepError, "the reward '1.5', which is not a number"),
+    ("reward", None, InvalidStepError, "the reward None"),
+    ("reward", [1.0, 2.0], InvalidStepError, "not a number"),
+    ("reward", 1j, InvalidStepError, "not a number"),
+    ("terminated", "False", InvalidStepError, "terminated = 'False'"),
+    ("terminated", np.zeros(2, dtype=bool), InvalidStepError, "terminated = array"),
+    ("truncated", np.array([False]), InvalidStepError, "truncated = array"),
+    ("truncated", 0.5, InvalidStepError, "truncated = 0.5"),
+    ("terminated", None, InvalidStepError, "terminated = None"),
+    ("observation", np.float32(3), InvalidStepError, r"shape \(\), but the observation space has \(2,\)"),
+    ("observation", np.zeros(1), InvalidStepError, r"shape \(1,\)"),
+    ("observation", np.zeros((1, 2)), InvalidStepError, r"shape \(1, 2\)"),
+    ("observation", np.array(["1", "2"]), InvalidStepError, "not an array of numbers"),
+    ("observation", None, InvalidStepError, "not an array of numbers"),
+    ("reward", 1e308, NonFiniteError, r"sum overflows.*step 6\]"),
+    ("reward", -1e308, NonFiniteError, r"sum overflows.*step 6\]"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "error", "words"), ODD)
+def test_odd_values_are_errors_that_name_the_right_episode(name, value, error, words):
+    lengths = collect_episodes(Dice, "uniform", 30, seed=3, backend="serial")
+    bad = lengths.seeds[lengths.lengths == Dice.long].tolist()
+    make = partial(Odd, name, value)
+    with pytest.raises(error, match=words) as caught:
+        collect_episodes(make, "uniform", 30, seed=3, backend="serial")
+    assert isinstance(caught.value, EpisodeError)
+    assert caught.value.episode_seed in bad
+    left = collect_episodes(make, "uniform", 30, seed=3, backend="serial", on_error="skip")
+    assert sorted(entry.seed for entry in left.skipped) == sorted(bad)
+    assert (left.lengths == Dice.short).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("reward", np.array([1.0])), ("reward", np.float32(1)), ("reward", True), ("terminated", np.bool_(False))],
+)
+def test_what_numpy_makes_of_numbers_and_flags_is_accepted(name, value):
+    plain = collect_episodes(Dice, "uniform", 10, backend="serial")
+    found = collect_episodes(partial(Odd, name, value), "uniform", 10, backend="serial") if name == "reward" else plain
+    np.testing.assert_array_equal(found.returns, plain.returns)
+
+
+def test_a_state_outside_its_space_is_an_error():
+    class Lost(Dice):
+        def __init__(self, state):
+            super().__init__()
+            self.state, self.observation_space = state, spaces.Discrete(3, start=1)
+
+        def observe(self):
+            return self.state
+
+    assert len(collect_episodes(partial(Lost, np.int64(3)), "uniform", 2, backend="serial")) == 2
+    for state in (0, 4, -1, 2.5, "2", np.array([2, 2])):
+        with pytest.raises(InvalidStepError, match="the observation"):
+            collect_episodes(partial(Lost, state), "uniform", 2, backend="serial")
+
+
+def test_large_observations_cost_the_sums_and_nothing_else():
+    class Large(Dice):
+        def observe(self):
+            return np.full(2, 1e200)
+
+    found = collect_episodes(Large, "uniform", 5, backend="serial")
+    assert found.ages is None
+    assert [note for note in found.notes if "squares overflow" in note]
+
+
+class Chancy(Dice):
+    """Takes its randomness from numpy's global generator."""
+
+    def observe(self):
+        return np.random.random(2).astype(np.float32)  # noqa: NPY002  (the fault under test)
+
+
+def test_an_environment_with_a_global_generator_is_warned_of(tmp_path):
+    with pytest.warns(UserWarning, match=r"first episode of Chancy did not repeat.*self\.np_random"):
+        found = collect_episodes(Chancy, "uniform", 20, block_size=10, backend="serial")
+    assert [note for note in found.notes if "did not repeat" in note]
+    with open(tmp_path / "log", "w") as log:
+        collect_episodes(Chancy, "uniform", 20, block_size=10, backend="processes", workers=2, progress=log)
+    assert "warning: the first episode of Chancy did not repeat" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Hopper-v5", "HopperBulletEnv-v0", "FrozenLake-v1"])
+def test_environments_that_repeat_themselves_are_not_warned_of(name):
+    planning.checked.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        found = collect_episodes(name, "uniform", 10, block_size=5, backend="serial", max_episode_steps=10**6)
+    assert not [note for note in found.notes if "warning" in note]
+
+
+def test_a_diagnosis_plans_once_and_says_once_which_backend_it_uses(tmp_path, monkeypatch):
+    made = []
+
+    class Counted(Dice):
+        def __init__(self):
+            made.append(1)
+            super().__init__()
+
+    with open(tmp_path / "log", "w") as log:
+        diagnose(Counted, "uniform", episodes=1500, backend="serial", progress=log)
+    assert (tmp_path / "log").read_text().count("backend serial:") == 1
+    copies = 16
+    rounds = (512, 512, 476)
+    assert len(made) <= 1 + 1 + copies * sum(-(-n // 512) for n in rounds)  # described once, repeated once
+
+
+def test_what_is_printed_does_not_reach_standard_output(capfd):
+    with output_to_stderr():
+        print("python speaks")
+        os.system("echo a program speaks")
+        os.write(1, b"C speaks\n")
+    print(json.dumps({"answer": 42}))
+    found = capfd.readouterr()
+    assert json.loads(found.out) == {"answer": 42}
+    for text in ("python speaks", "a program speaks", "C speaks"):
+        assert text in found.err
+
+
+@pytest.mark.parametrize("moment", range(2))
+def test_a_kill_at_any_moment_loses_at_most_what_was_not_finished(tmp_path, moment):
+    whole = collect_episodes("CartPole-v1", "uniform", 1500, block_size=50, backend="serial")
+    out = tmp_path / "a.npz"
+    words = ["collect", "CartPole-v1", "--episodes", "1500", "--block-size", "50", "--backend", "serial"]
+    words = [sys.executable, "-m", "steadyrl", *words, "--out", str(out)]
+    process = subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    partial_file = tmp_path / "a.npz.partial"
+    size = random.Random(moment).uniform(2_000, 120_000)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            if partial_file.stat().st_size > size:
+                break
+        except FileNotFoundError:
+            pass
+    process.kill()
+    process.wait()
+    if partial_file.exists():
+        subprocess.run([*words, "--resume"], check=True, capture_output=True, timeout=120)
+    assert same(Episodes.load(out), whole)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::FutureWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_ray_leaves_out_episodes_that_kill_their_process():
+    pytest.importorskip("ray")
+    collect = partial(collect_episodes, policy="uniform", episodes=20, seed=5, block_size=10, on_error="skip")
+    raised = collect(partial(Faulty, "raise"), backend="serial")
+    assert raised.skipped
+    killed = collect(partial(Faulty, "kill"), backend="ray", workers=1)
+    assert [entry.seed for entry in killed.skipped] == [entry.seed for entry in raised.skipped]
+    np.testing.assert_array_equal(killed.lengths, raised.lengths)
