@@ -376,3 +376,30 @@ def test_ray_leaves_out_episodes_that_kill_their_process():
     killed = collect(partial(Faulty, "kill"), backend="ray", workers=1)
     assert [entry.seed for entry in killed.skipped] == [entry.seed for entry in raised.skipped]
     np.testing.assert_array_equal(killed.lengths, raised.lengths)
+
+
+@pytest.mark.parametrize("command", [("diagnose", "--episodes", "200"), ("evaluate", "uniform", "--episodes", "5")])
+def test_an_environment_that_prints_leaves_json_valid(tmp_path, command):
+    (tmp_path / "loud.py").write_text(
+        f"import os, sys; sys.path.insert(0, {HERE!r})\nimport gymnasium\nfrom scripted import Dice\n"
+        "class Loud(Dice):\n"
+        "    def step(self, action):\n"
+        "        print('step'); os.write(1, b'C\\n')\n"
+        "        return super().step(action)\n"
+        "gymnasium.register('Loud-v0', entry_point=Loud)\n"
+    )
+    words = [
+        sys.executable,
+        "-m",
+        "steadyrl",
+        command[0],
+        "loud:Loud-v0",
+        *command[1:],
+        "--backend",
+        "serial",
+        "--json",
+    ]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True, env=environment)
+    assert isinstance(json.loads(done.stdout), dict)
+    assert "step" in done.stderr

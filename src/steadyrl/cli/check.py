@@ -16,6 +16,7 @@ from rich.text import Text
 from steadyrl.cli.options import AsJson
 from steadyrl.common.detours import Perturbation
 from steadyrl.common.figures import check_picture
+from steadyrl.common.quiet import output_to_stderr
 from steadyrl.common.tables import two_columns
 from steadyrl.common.terminal import clean, console, say, styled
 from steadyrl.errors import FileFormatError, PolicyError, ProcessError
@@ -113,7 +114,8 @@ def _load_model(model: str, time_limit: str) -> LearningProcess:
     import gymnasium
 
     try:
-        return LearningProcess.from_gymnasium(model, limit)
+        with output_to_stderr():  # what the environment prints is no part of the answer
+            return LearningProcess.from_gymnasium(model, limit)
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         raise ProcessError(
             f"{model!r} is not a file, and Gymnasium cannot make an environment of it: {error}"

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from steadyrl.cli.options import Address, Backend, EnvironmentId, Make, PolicyName, Workers, check_out, make_arguments
 from steadyrl.common.files import why_no_such_file
+from steadyrl.common.quiet import output_to_stderr
 from steadyrl.common.tables import two_columns
 from steadyrl.common.terminal import console, say
 from steadyrl.errors import RolloutError
@@ -76,7 +77,7 @@ def collect(
     _check_file(out)
     partial = out.with_name(out.name + ".partial")
     replaces = out.exists()
-    with _saying_how_to_go_on(partial):
+    with _saying_how_to_go_on(partial), output_to_stderr():  # what the environment prints is no part of the answer
         found = collect_episodes(
             environment,
             policy,

@@ -14,6 +14,7 @@ import typer
 
 from steadyrl.cli.options import AsJson, Backend, Make, PolicyName, Seed, Workers, check_out, make_arguments
 from steadyrl.common.checks import check_seed
+from steadyrl.common.quiet import output_to_stderr
 from steadyrl.common.storage import write_atomically
 from steadyrl.common.terminal import clean, console, say
 from steadyrl.diagnosis import analysis
@@ -103,20 +104,21 @@ def diagnose(
             source, column, last, everything, tolerance=tolerance, num_envs=num_envs, n_steps=n_steps, seed=seed
         )
     else:
-        found = analysis.diagnose(
-            environment,
-            policy,
-            episodes=episodes,
-            tolerance=tolerance,
-            num_envs=num_envs,
-            n_steps=n_steps,
-            seed=seed,
-            max_episodes=max_episodes,
-            backend=backend,
-            workers=workers,
-            make_arguments=make_arguments(make),
-            progress=not as_json,
-        )
+        with output_to_stderr():  # what the environment prints is no part of the answer
+            found = analysis.diagnose(
+                environment,
+                policy,
+                episodes=episodes,
+                tolerance=tolerance,
+                num_envs=num_envs,
+                n_steps=n_steps,
+                seed=seed,
+                max_episodes=max_episodes,
+                backend=backend,
+                workers=workers,
+                make_arguments=make_arguments(make),
+                progress=not as_json,
+            )
     if out is not None:
         found = replace(found, lengths_code=f"lengths = steadyrl.load_lengths({str(out / 'lengths.txt')!r})")
     _show(found, as_json=as_json, paper=paper)

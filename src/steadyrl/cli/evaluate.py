@@ -11,6 +11,7 @@ import typer
 from steadyrl.cli.options import AsJson, Backend, EnvironmentId, Make, Seed, Workers, make_arguments
 from steadyrl.common.checks import check_count
 from steadyrl.common.intervals import Interval
+from steadyrl.common.quiet import output_to_stderr
 from steadyrl.common.storage import plain
 from steadyrl.common.tables import two_columns
 from steadyrl.common.terminal import console
@@ -53,20 +54,22 @@ def evaluate(
         if backend == "envpool":
             raise RolloutError("EnvPool's environments cannot be shown as pictures; use --backend serial for a video")
         backend = "serial" if backend == "auto" else backend
-        check_video(environment, video, make_arguments=arguments)  # first: it may turn out that there can be none
-    found = run_episodes(
-        environment,
-        policy,
-        episodes,
-        deterministic=deterministic,
-        seed=seed,
-        backend=backend,
-        workers=workers,
-        make_arguments=arguments,
-        trajectories=video is not None,
-        progress=not as_json,
-    )
-    film = None if video is None else record_video(environment, found, video, make_arguments=arguments)
+        with output_to_stderr():
+            check_video(environment, video, make_arguments=arguments)  # first: it may turn out that there can be none
+    with output_to_stderr():  # what the environment prints is no part of the answer
+        found = run_episodes(
+            environment,
+            policy,
+            episodes,
+            deterministic=deterministic,
+            seed=seed,
+            backend=backend,
+            workers=workers,
+            make_arguments=arguments,
+            trajectories=video is not None,
+            progress=not as_json,
+        )
+        film = None if video is None else record_video(environment, found, video, make_arguments=arguments)
     if as_json:
         typer.echo(json.dumps(_as_json(found, film, policy, environment), indent=2))
     else:
