@@ -1,7 +1,7 @@
-"""Episodes for a diagnosis: collected until a question is answered, in memory that does not grow with their number.
+"""Collects episodes for a diagnosis until its question is answered, in memory that does not grow with their number.
 
-Whole trajectories of one round at a time are reduced to sums at each age, in groups (whose scatter gives error bands),
-and to a few streams of consecutive episodes, which is what parallel copies would see.
+The trajectories of one round at a time are reduced to sums by age, in groups whose scatter gives error bands, and to a
+few streams of consecutive episodes, as parallel environments would see them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from steadyrl.rollouts.planning import Options, make_plan
 Array = NDArray[np.float64]
 
 FIRST = 512
-"""Episodes of the first round; every later one doubles what there is."""
-_GROUPS = 16  # of a round
-_COPIES = 16  # streams for convergence diagnostics
+"""Number of episodes in the first round; every later round doubles the total."""
+_GROUPS = 16  # groups of episodes in a round
+_STREAMS = 16  # streams for R-hat and effective sample size
 _ROOM = 20_000_000  # observed numbers kept at once
 _SEEDS = 1_000_003  # apart, so that rounds of neighbouring seeds do not meet
 
@@ -42,10 +42,10 @@ def gather(
     make_arguments: Mapping[str, Any] | None = None,
     progress: bool | TextIO = False,
 ) -> EpisodeRecords:
-    """Collect rounds of episodes until `enough(lengths)`, or `at_most` of them.
+    """Collect rounds of episodes until `enough(lengths)`, or until there are `at_most` of them.
 
     Raises:
-        RolloutError: if the environment cannot be used, or no episode could be finished.
+        RolloutError: If the environment cannot be used, or no episode could be finished.
     """
     options = Options(seed, backend, workers, None, None, None, None, "skip", make_arguments)
     plan = make_plan(environment, policy, EpisodeWork(1), options)
@@ -64,7 +64,7 @@ def gather(
             raise RolloutError(f"not one episode of {plan.provenance['environment']} could be finished: {why}")
         if part.trajectories is not None:
             groups.extend(AgeSums.split(part.lengths, part.trajectories.observations, _GROUPS))
-            streams = concatenate(part.trajectories, _COPIES) if streams is None else streams
+            streams = concatenate(part.trajectories, _STREAMS) if streams is None else streams
         parts.append(_slim(part))
         have += wanted
         if enough(np.concatenate([p.lengths for p in parts])):
@@ -88,11 +88,11 @@ def gather(
     )
 
 
-def concatenate(trajectories: Trajectories, copies: int) -> Array | None:
-    """Return [copies, steps, d]: episodes end to end, as a copy that is never cut sees them; None if there are few."""
+def concatenate(trajectories: Trajectories, num_envs: int) -> Array | None:
+    """Return [num_envs, steps, d]: episodes end to end, as environments see them; None if there are too few."""
     lengths = trajectories.lengths
-    parts = np.array_split(np.arange(len(lengths)), copies)
-    if len(lengths) < 4 * copies:
+    parts = np.array_split(np.arange(len(lengths)), num_envs)
+    if len(lengths) < 4 * num_envs:
         return None
     ends = np.concatenate([[0], np.cumsum(lengths + 1)])
     steps = min(int(ends[part[-1] + 1] - ends[part[0]]) for part in parts)
@@ -101,7 +101,7 @@ def concatenate(trajectories: Trajectories, copies: int) -> Array | None:
 
 
 def _fits(parts: list[Episodes], size: int) -> int:
-    """How many episodes can be held at once: first a few, then by the longest seen."""
+    """Return how many episodes fit into memory at once, by the longest one seen so far."""
     if not parts:
         return FIRST if size <= 64 else 128
     longest = max(int(part.lengths.max()) for part in parts) + 1
@@ -109,5 +109,5 @@ def _fits(parts: list[Episodes], size: int) -> int:
 
 
 def _slim(part: Episodes) -> Episodes:
-    """Without trajectories."""
+    """Return episodes without their trajectories."""
     return Episodes(part.lengths, part.returns, part.terminated, part.truncated, part.seeds, None, None, part.skipped)

@@ -1,7 +1,7 @@
-"""R-hat and effective sample size of parallel copies, by ArviZ: a second opinion on a diagnosis.
+"""R-hat and effective sample size of parallel environments, by ArviZ: a second opinion on a diagnosis.
 
-They ask whether chains forget where each of them started, and copies that march in step all start alike: R-hat is
-near 1 for phase-locked data too. So they can object to a diagnosis, never overrule it.
+They test whether chains forget where each of them started. Environments in lockstep all start alike, so R-hat is near
+1 for them too: it can raise doubts about a diagnosis, but never overrule it.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Convergence:
-    """The worst of each over observed values."""
+    """The largest R-hat and the smallest effective sample size over all observed values."""
 
     r_hat: float
     r_hat_dimension: int
     effective_samples: float
     effective_samples_dimension: int
     samples: int
-    """Copies x steps, what the effective number is to be compared with."""
+    """Number of environments x steps, with which the effective sample size is to be compared."""
 
 
 def convergence(streams: Array) -> Convergence | None:
-    """Return rank-normalised R-hat and bulk effective sample size of streams [copies, steps, d].
+    """Return rank-normalised R-hat and bulk effective sample size of streams [num_envs, steps, d].
 
-    None if no observed value varies.
+    The result is None if no observed value varies, or streams are too short.
 
     Raises:
-        MissingExtraError: if ArviZ is not installed.
+        MissingExtraError: If ArviZ is not installed.
     """
     arviz = _arviz()
     varying = np.flatnonzero(np.ptp(streams, axis=(0, 1)) > 0)
@@ -46,6 +46,8 @@ def convergence(streams: Array) -> Convergence | None:
         warnings.simplefilter("ignore")
         r_hats = np.array([float(arviz.rhat(streams[:, :, j])) for j in varying])
         sizes = np.array([float(arviz.ess(streams[:, :, j])) for j in varying])
+    if np.isnan(r_hats).all() or np.isnan(sizes).all():
+        return None
     worst, least = int(np.nanargmax(r_hats)), int(np.nanargmin(sizes))
     return Convergence(
         float(r_hats[worst]),

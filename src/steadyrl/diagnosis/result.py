@@ -175,7 +175,7 @@ def _centred(found: Interval) -> Interval:
     if not (math.isfinite(found.value) and math.isfinite(high) and 0 < low < high):
         return found
     centre = min(math.ceil(math.sqrt(low * high) - 1e-9), math.floor(high))
-    return Interval(float(max(centre, math.ceil(low))), low, high)
+    return Interval(max(centre, math.ceil(low)), low, high)
 
 
 def _strategy_json(way: Strategy, mean: float) -> dict[str, Any]:
