@@ -16,12 +16,13 @@ from typer.testing import CliRunner
 
 from steadyrl import EpisodeLengths, Perturbation, collect_episodes, errors, phase_distance, policy_gradient
 from steadyrl.cli import app
+from steadyrl.common.storage import from_json, to_json
 from steadyrl.exact import gallery
 from steadyrl.experiments import elsewhere, figure_2, figure_3, figure_3b
 from steadyrl.experiments.ascent import Ascent, Baseline, CommonNoise, every_step, squared_length
 from steadyrl.experiments.catalogue import EXPERIMENTS, named
 from steadyrl.experiments.convergence_curves import CurveSettings
-from steadyrl.experiments.experiment import Experiment, Finding, Result, from_json, interval_text, to_json
+from steadyrl.experiments.experiment import Experiment, Finding, Result, interval_text
 from steadyrl.experiments.pages import page_of, render_markdown, render_markdown_index, verdict
 from steadyrl.experiments.running import UNFINISHED, cost_text, draw, reproduce
 from steadyrl.experiments.workspace import Workspace

@@ -24,15 +24,15 @@ from steadyrl.errors import FileFormatError
 
 __all__ = [
     "array_digest",
+    "from_json",
     "load_arrays",
     "locked",
     "pack_archive",
     "plain",
-    "readable",
     "save_arrays",
+    "to_json",
     "unpack_archive",
     "unprefixed",
-    "unreadable",
     "why_no_such_file",
     "why_not_writable",
     "with_prefix",
@@ -153,11 +153,11 @@ def plain(value: Any) -> Any:
     return _plain(value, lambda number: None if not math.isfinite(number) else number)
 
 
-def readable(value: Any, digits: int = 12) -> Any:
+def to_json(value: Any, digits: int = 12) -> Any:
     """Return a value as JSON can hold it, with infinities as text and numbers to `digits` digits.
 
     Example:
-        >>> readable({"mixing time": np.inf, "mean": 0.1 + 0.2})
+        >>> to_json({"mixing time": np.inf, "mean": 0.1 + 0.2})
         {'mixing time': 'inf', 'mean': 0.3}
     """
     return _plain(
@@ -165,17 +165,17 @@ def readable(value: Any, digits: int = 12) -> Any:
     )
 
 
-def unreadable(value: Any) -> Any:
-    """Return the numbers that `readable` turned into text as numbers again.
+def from_json(value: Any) -> Any:
+    """Return the numbers that `to_json` turned into text as numbers again.
 
     Example:
-        >>> unreadable({"mixing time": "inf"})
+        >>> from_json({"mixing time": "inf"})
         {'mixing time': inf}
     """
     if isinstance(value, dict):
-        return {key: unreadable(item) for key, item in value.items()}
+        return {key: from_json(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [unreadable(item) for item in value]
+        return [from_json(item) for item in value]
     return float(value) if value in ("inf", "-inf", "nan") else value
 
 

@@ -16,10 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from steadyrl.common.intervals import Interval
-from steadyrl.common.storage import load_arrays, save_arrays, write_atomically
+from steadyrl.common.storage import from_json, load_arrays, save_arrays, to_json, write_atomically
 from steadyrl.errors import FileFormatError
 from steadyrl.experiments.workspace import Workspace
 
@@ -153,30 +150,6 @@ def identity(experiment: str, scale: str, seed: int, settings: Any) -> dict[str,
     chosen = settings if isinstance(settings, Mapping) else asdict(settings)
     result: dict[str, Any] = to_json({"experiment": experiment, "scale": scale, "seed": seed, "settings": chosen})
     return result
-
-
-def to_json(value: Any) -> Any:
-    """Return a value as JSON has it, with twelve digits; infinities and not-a-number become text."""
-    if isinstance(value, Interval):
-        return to_json(vars(value))
-    if isinstance(value, Mapping):
-        return {str(key): to_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | np.ndarray):
-        return [to_json(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float):
-        return str(value) if not math.isfinite(value) else float(f"{value:.12g}")
-    return value
-
-
-def from_json(value: Any) -> Any:
-    """Return a value that `to_json` returned, with infinities and not-a-number as numbers again."""
-    if isinstance(value, dict):
-        return {key: from_json(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [from_json(item) for item in value]
-    return float(value) if value in ("inf", "-inf", "nan") else value
 
 
 def interval_text(found: Mapping[str, float], digits: int = 3) -> str:
