@@ -87,7 +87,7 @@ class FairStatistics:
         self._ended = np.zeros((rows, self.num_envs), dtype=bool)
         self._over = np.zeros((rows, self.num_envs), dtype=bool)
         self._succeeded = np.zeros((rows, self.num_envs), dtype=bool)
-        self._zeros = np.zeros(self.num_envs)
+        self._finite = np.ones(self.num_envs, dtype=bool)
         self._filled = 0
         self._with_success = False
         self._state = law.init(self.num_envs, self._as_ages(ages))
@@ -114,7 +114,7 @@ class FairStatistics:
             row[:] = rewards
         else:
             row[:] = self._numbers(rewards)
-        if np.dot(row, self._zeros) != 0.0:  # nan: a reward is not finite
+        if np.count_nonzero(np.isfinite(row, out=self._finite)) < self.num_envs:
             self._refuse_infinite(row)
         ended = self._flags(ended, "ended")
         over = ended
@@ -127,7 +127,7 @@ class FairStatistics:
                     f"ended and cut are both set for environments {both}; an episode that ended by itself was not cut "
                     "short"
                 )
-        restarts = over.any()
+        restarts = np.count_nonzero(over)
         if restarts and not self.same_step and not self._ages[over].all():
             early = np.flatnonzero(over & (self._ages == 0)).tolist()
             raise StatisticsError(
