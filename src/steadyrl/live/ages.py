@@ -67,7 +67,8 @@ def follow_ages(ages: Counts, restarting: Flags, done: Flags, cut: Flags | None,
     restarted, left = env[last], steps - 1 - row[last]  # steps since the last restart of those that have restarted
     final[restarted] = np.where(left == 0, age_at_end[last], left)
     visits = _visits(first, first[env[~follows]], age_at_end, left[left > 0], int((row < steps - 1).sum()), steps)
-    ends = np.bincount(age_at_end[done.ravel()[restarts[order]]], minlength=1)
+    ended = age_at_end if cut is None else age_at_end[done.ravel()[restarts[order]]]
+    ends = np.bincount(ended, minlength=1)
     if same_step:
         final += 1
         final[restarted[left == 0]] = 1
@@ -93,11 +94,13 @@ def _visits(first: Counts, disturbed: Counts, ended: Counts, running: Counts, be
     edges[: len(starts)] = starts
     edges[1] += begun
     edges[steps : steps + len(starts)] -= starts
-    for behind, sign in ((disturbed + steps, 1), (ended + 1, -1), (running + 1, -1)):
-        counts = np.bincount(behind, minlength=1)
-        edges[: len(counts)] += sign * counts
-    visits = np.cumsum(edges)
-    return visits[: int(np.flatnonzero(visits)[-1]) + 1]
+    if len(ended):
+        counts = np.bincount(disturbed + steps)
+        edges[: len(counts)] += counts
+        counts = np.bincount(np.concatenate([ended, running]) + 1)
+        edges[: len(counts)] -= counts
+    visits = edges.cumsum()
+    return visits[: int(visits.nonzero()[0][-1]) + 1]
 
 
 def checked_flags(name: str, flags: Any, num_envs: int) -> Flags:

@@ -129,7 +129,8 @@ class PhaseTracker:
     @property
     def phase_locked(self) -> bool:
         """Whether the environments run in lockstep, beyond doubt."""
-        self._measure()
+        if self._proven:  # otherwise there is no need to measure
+            self._measure()
         return self._locked
 
     @property
@@ -157,12 +158,7 @@ class PhaseTracker:
         """
         self._done[self._filled] = checked_flags("done", done, self.num_envs)
         if cut is not None:
-            cut = checked_flags("cut", cut, self.num_envs)
-            if (self._done[self._filled] & cut).any():
-                both = np.flatnonzero(self._done[self._filled] & cut).tolist()
-                raise WrapperError(f"environments {both} are in done and in cut; leave those that were cut out of done")
-            self._cut[self._filled] = cut
-            self._any_cut = True
+            self._take_cut(checked_flags("cut", cut, self.num_envs))
         return self._count_row()
 
     def watch(self, terminated: Flags, truncated: Flags) -> bool:
@@ -207,6 +203,17 @@ class PhaseTracker:
         plain = self.table.visits.sum() / ends if survival[-1] > self.tolerance else 0.0
         return float(max(survival[1:].sum(), plain)) + self.same_step
 
+    def _take_cut(self, cut: Flags) -> None:
+        if not np.count_nonzero(cut):
+            return
+        both = np.flatnonzero(self._done[self._filled] & cut)
+        if len(both):
+            raise WrapperError(
+                f"environments {both.tolist()} are in done and in cut; leave those that were cut out of done"
+            )
+        self._cut[self._filled] = cut
+        self._any_cut = True
+
     def _count_row(self) -> bool:
         self._filled += 1
         if self._filled < self.n_steps:
@@ -222,13 +229,15 @@ class PhaseTracker:
         cut = self._cut[rows] if self._any_cut else None
         found = follow_ages(self._now, self._restarting, self._done[rows], cut, same_step=self.same_step)
         self._now, self._restarting = found.ages, found.restarting
-        self._visits, self._ends_at = _sum(self._visits, found.visits), _sum(self._ends_at, found.ends)
+        if self._followed:
+            self._visits, self._ends_at = _sum(self._visits, found.visits), _sum(self._ends_at, found.ends)
+        else:
+            self._visits, self._ends_at = found.visits, found.ends
         self._followed = self._filled
 
     def _finish_batch(self) -> None:
         self._follow()
         visits, ends = self._visits, self._ends_at
-        self._visits = self._ends_at = np.zeros(1, dtype=np.int64)
         self.table.add(visits, ends)
         self._survival = None
         self._steps += self.n_steps * self.num_envs
@@ -264,7 +273,7 @@ class PhaseTracker:
         alive = self._alive()
         if self._survival is not None and self._survival[-1] > 1 - KNOWN:
             return
-        self._look_due = self._steps + max(float(alive.sum()), LOOK) * self.num_envs
+        self._look_due = self._steps + max(float(alive.sum()), 4 * LOOK) * self.num_envs
         self._looks += 1
         self._renew_floor()
         self._measure()

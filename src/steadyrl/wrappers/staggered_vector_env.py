@@ -172,11 +172,11 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
                     np.where(ended, 0, x).astype(x.dtype) for x in (rewards, terminated, truncated)
                 )
             done = np.asarray(terminated | truncated)
-            if self._mode == AutoresetMode.NEXT_STEP and (done & self._over).any():
+            if self._mode == AutoresetMode.NEXT_STEP and np.count_nonzero(done & self._over):
                 self._complain(done)
             cut = self._staggering.step(done)
             self._over = done
-            if cut.any():
+            if np.count_nonzero(cut):
                 truncated = truncated | cut
                 self._over = done | cut
                 observations, infos = self._end(observations, infos, cut)
@@ -185,7 +185,7 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
     def _check_ready(self) -> None:
         if not self._ready:
             raise WrapperError("step was called before the first reset; call reset first: envs.reset(seed=...)")
-        if self._mode == AutoresetMode.DISABLED and self._over.any():
+        if self._mode == AutoresetMode.DISABLED and np.count_nonzero(self._over):
             raise WrapperError(
                 f"copies {np.flatnonzero(self._over).tolist()} ended in the last step and were not reset; with "
                 "autoreset disabled, call reset(options={'reset_mask': terminated | truncated}) before the next step"
