@@ -45,7 +45,7 @@ def test_diagnose_from_a_file_prints_json_alone(tmp_path):
     found = json.loads(result.stdout)
     assert (found["period"], found["mixing_time"]["steps"]) == (20, None)
     assert found["coefficient_of_variation"] == pytest.approx(0.818, abs=1e-3)
-    assert found["recommendation"]["strategy"] == "stagger"
+    assert found["recommendation"]["strategy"] == "anytime"
 
 
 @pytest.mark.parametrize(

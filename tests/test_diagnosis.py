@@ -57,7 +57,7 @@ def test_json_has_exactly_the_stable_keys_and_never_is_null():
     assert written["recommendation"]["distance"] < 0.01
     assert written["recommendation"]["waste"] == 0
     assert "StaggeredVectorEnv" in written["recommendation"]["code"]
-    assert len(written["strategies"]) == 10
+    assert len(written["strategies"]) == 11
 
 
 def test_a_finite_process_is_diagnosed_as_the_exact_analysis_says():

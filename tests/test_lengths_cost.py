@@ -179,14 +179,14 @@ def test_what_is_not_in_lockstep_is_not_told_to_stagger():
     assert single.strategy == "nothing"
     assert single.harmless
     assert "single environment" in single.reason
-    assert recommend(FIXED, num_envs=64, n_steps=16).strategy == "stagger"
-    assert recommend(FIXED).strategy == "stagger"  # many environments, unless told otherwise
+    assert recommend(FIXED, num_envs=64, n_steps=16).strategy == "anytime"
+    assert recommend(FIXED).strategy == "anytime"  # many environments, unless told otherwise
     long = recommend(FIXED, num_envs=8, n_steps=2048)  # 10.24 mean episode lengths in every batch
     assert long.strategy == "nothing"
     assert "10.2 mean episode lengths" in long.reason
     whole = recommend(FIXED, num_envs=8, n_steps=400)  # every batch is exactly two episodes of each environment
     assert whole.strategy == "nothing"
-    assert recommend(FIXED, num_envs=8, n_steps=300).strategy == "stagger"
+    assert recommend(FIXED, num_envs=8, n_steps=300).strategy == "anytime"
 
 
 @pytest.mark.parametrize("num_envs", [None, 1, 64])

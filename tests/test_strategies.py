@@ -101,7 +101,7 @@ def test_uniform_delays_do_not_suffice_in_general():
     assert found["uniform-pre-roll"].steady_after == math.inf
     assert found["nothing"].steady_after == math.inf  # CV 0.82, and yet it never mixes
     assert found["burn-in"].one_off_cost == math.inf
-    assert found.strategy in ("stagger", "pre-roll")
+    assert found.strategy == "anytime"
     assert found.distance < 0.01
     assert found.waste == 0
 
@@ -206,7 +206,7 @@ def test_the_recommendation_reaches_the_tolerance_and_loses_least(lengths):
     reaching = [way for way in found.strategies if way.steady_after < math.inf]
     best = min(way.lost(found.horizon) for way in reaching)
     assert found.chosen.lost(found.horizon) <= best + 1e-3 * found.horizon
-    assert len({way.name for way in found.strategies}) == len(found.strategies) == 10
+    assert len({way.name for way in found.strategies}) == len(found.strategies) == 11
     for way in reaching:
         after = int(way.steady_after)
         assert (way.distance[max(after - 1, 0) :] < 0.01).all()

@@ -74,7 +74,7 @@ def diagnose(
     Example:
         >>> found = diagnose("steadyrl/StateSweep-v0", episodes=50, backend="serial")
         >>> found.mixing_time.value, found.recommendation.strategy
-        (inf, 'stagger')
+        (inf, 'anytime')
     """
     _check(tolerance, episodes, num_envs, n_steps, max_episodes)
     check_seed(seed)

@@ -32,7 +32,7 @@ Array = NDArray[np.float64]
 _AGES = 400  # ages that the page computes with; longer lengths in units of several steps
 _POINTS = 240
 _SPAN = 10.0  # average episode lengths shown
-_SHOWN = ("nothing", "uniform-pre-roll", "pre-roll", "stagger")
+_SHOWN = ("nothing", "uniform-pre-roll", "pre-roll", "stagger", "anytime")
 _PAPER_SHOWN = ("nothing", "recursive-epsilon")
 
 

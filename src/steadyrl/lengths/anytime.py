@@ -70,6 +70,20 @@ def anytime_distance(lengths: EpisodeLengths, steps: int, *, same_step: bool = T
     return distance
 
 
+def least_distance(lengths: EpisodeLengths, steps: int) -> Array:
+    """Return P(A > t) for t = 1, ..., steps, resets counted: what no way whatsoever can be below at time t.
+
+    Example:
+        >>> least_distance(EpisodeLengths.from_gymnasium([3]), 5).tolist()  # T = 4
+        [0.75, 0.5, 0.25, 0.0, 0.0]
+    """
+    check_lengths(lengths)
+    ages = lengths.survival[1:] / lengths.mean
+    beyond = np.append(ages[::-1].cumsum()[::-1], 0.0)
+    found: Array = np.clip(beyond[np.minimum(np.arange(1, as_steps(steps, LengthsError) + 1), len(ages))], 0.0, 1.0)
+    return found
+
+
 def truncation_probabilities(lengths: EpisodeLengths, steps: int) -> Array:
     """Return c(t) = S(t+1) / Z(t+1), t = 1, ..., steps: the share to truncate of those who go on after step t.
 

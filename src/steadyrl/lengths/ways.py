@@ -18,6 +18,7 @@ from steadyrl.common.checks import check_tolerance, whole_number
 from steadyrl.common.detours import Perturbation
 from steadyrl.common.values import hash_values, same_values
 from steadyrl.errors import DelaysError
+from steadyrl.lengths.anytime import expected_truncations, least_distance
 from steadyrl.lengths.confidence import mixing_time_or_never
 from steadyrl.lengths.delays import Delays, delayed_distance, design_delays, stationary_ages, uniform_delays
 from steadyrl.lengths.distribution import EpisodeLengths, check_lengths
@@ -116,6 +117,7 @@ def compare_strategies(
         random_truncation(lengths, tolerance, span, limit),
         pre_roll(lengths, tolerance, span, uniform_delays(lengths), "uniform-pre-roll"),
         pre_roll(lengths, tolerance, span, designed, "pre-roll"),
+        anytime(lengths, tolerance, span),
         stagger(lengths, tolerance, span, designed),
         stationary_start(lengths, span),
     )
@@ -252,6 +254,24 @@ def stagger(lengths: EpisodeLengths, tolerance: float, steps: int, delays: Delay
         tolerance,
         code=f"envs = steadyrl.StaggeredVectorEnv(envs, steadyrl.design_delays(lengths, window={window}))",
         parameters={"window": window},
+    )
+
+
+def anytime(lengths: EpisodeLengths, tolerance: float, steps: int) -> Strategy:
+    """Truncate episodes so that the ages are the best that is possible at every step (`StaggerController`).
+
+    Its distance is P(A > t), which no way can be below (`lengths.anytime`).
+    """
+    needed = lengths.longest > 2 and lengths.probabilities[1] == 0
+    truncations = expected_truncations(lengths) if needed else 0.0
+    return _strategy(
+        "anytime",
+        "anytime staggering (a few early truncations each)",
+        least_distance(lengths, max(steps, lengths.longest + 1)),
+        tolerance,
+        code="envs = steadyrl.StaggeredVectorEnv(envs)",
+        parameters={"truncations": round(truncations, 2)},
+        note=f"about {truncations:.1f} early truncations per environment in the first episode; needs to know no lengths",
     )
 
 
