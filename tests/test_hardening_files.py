@@ -153,11 +153,14 @@ def test_folders_and_files_are_locked_against_other_processes_and_set_free_at_th
 
 
 def test_a_process_that_an_environment_forks_does_not_keep_the_lock(tmp_path):
+    ours, theirs = os.pipe()
     with locked(tmp_path):
         child = os.fork()
         if child == 0:
+            os.write(theirs, b"here")
             time.sleep(30)
             os._exit(0)
+        os.read(ours, 4)  # the child is running
     try:
         with locked(tmp_path):
             pass

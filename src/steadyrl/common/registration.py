@@ -1,8 +1,8 @@
-"""Makes steadyrl's environments known to Gymnasium without importing it.
+"""Registers steadyrl's environments with Gymnasium without importing it.
 
-Since Gymnasium 1.0 an environment is registered by the import of its package. Importing Gymnasium takes longer than all
-of `steadyrl.lengths`, which does not need it. So `import steadyrl` registers at once if Gymnasium is already there, and
-otherwise right after Gymnasium is imported, by whomever.
+Since Gymnasium 1.0 an environment is registered when its package is imported. Importing Gymnasium takes longer than all
+of `steadyrl.lengths`, which does not need it. So `import steadyrl` registers at once if Gymnasium has been imported
+already, and otherwise as soon as anybody imports it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def _register() -> None:
 
 
 class _AfterGymnasium(MetaPathFinder):
-    """Finds Gymnasium as everybody does, and registers once it has been loaded."""
+    """Finds Gymnasium like the usual import system, and registers the environments once it has been loaded."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return Gymnasium's spec, whose loader registers afterwards; None for all other modules."""
+        """Return Gymnasium's spec, with a loader that registers the environments afterwards; None for other modules."""
         if fullname != "gymnasium":
             return None
         sys.meta_path.remove(self)

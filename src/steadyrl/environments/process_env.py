@@ -1,10 +1,10 @@
-"""Finite learning processes as Gymnasium environments: what is computed can also be sampled.
+"""Finite learning processes as Gymnasium environments, so that exact results can be compared with samples.
 
     reset()       the first state of an episode, drawn as after a terminal state
     step(action)  the next state and its reward; arriving in a terminal state ends the episode
 
-A process's reward R(s) [S] arrives with the state, so Gymnasium has no place for that of the first state, which
-arrives with the reset: it is in `info["reset_reward"]`, and an episode's return is the process's minus that.
+A process's reward R(s) [S] is received on arrival in the state. Gymnasium has no place for the reward of the first
+state, which is received at the reset: it is in `info["reset_reward"]`, and an episode's return lacks it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from steadyrl.exact.process import LearningProcess
 
 
 class ProcessEnv(gymnasium.Env[Any, Any]):
-    """A learning process as an environment: observations and actions are numbers of states and actions.
+    """A learning process as an environment; observations and actions are the numbers of states and actions.
 
-    A process with a time limit (`process.with_time_limit`) ends an episode that the limit cuts as truncated,
-    and any other as terminated.
+    In a process with a time limit (`process.with_time_limit`), episodes that reach the limit end as truncated, and all
+    others as terminated.
 
     Raises:
-        ProcessError: if the process has no terminal states, or a reset may lead to one at once: an
-            episode has at least one action in Gymnasium.
+        ProcessError: if the process has no terminal states, or if a reset may lead to one at once, since an episode
+            in Gymnasium has at least one action.
 
     Example:
         >>> from steadyrl import gallery
@@ -98,7 +98,7 @@ class ProcessEnv(gymnasium.Env[Any, Any]):
         return row[1][bisect_right(row[0], self.np_random.random())]
 
     def _number(self) -> int:
-        """The state's number in the process, which with a time limit counts layers."""
+        """Return the state's number in the process; with a time limit, every time step is a layer of states."""
         if self._limit is None:
             return self._state
         n = len(self._inside)
@@ -110,7 +110,7 @@ class ProcessEnv(gymnasium.Env[Any, Any]):
 class StateSweepEnv(gymnasium.Env[Any, Any]):
     """The paper's worst case: an episode passes through all n states in order, whatever the actions.
 
-    T = n always (Gymnasium counts n - 1 actions), so without perturbation copies stay in step for ever.
+    T = n always (Gymnasium counts n - 1 actions), so without perturbation environments stay in lockstep for ever.
     The reward on arrival in state s is s; state 0 is terminal. `gallery.state_sweep(n)` is the same process.
 
     Example:

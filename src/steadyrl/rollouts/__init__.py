@@ -4,6 +4,7 @@ A run is a task cut into blocks; a block depends on (environment, policy, seed, 
 whoever runs it, wherever, and however often.
 
 - `collect`: `collect_episodes`, `collect_samples`
+- `running`: runs the blocks of a plan by its backend, joins them in order, and keeps what is finished on disk
 - `planning`: checks the options, chooses a backend, and records what determines the data
 - `commands`: the command, or the Python call, that makes the data again
 - `blocks`: the unit of work; `engine` is the loop inside a block; `schedule` says which block is next

@@ -6,55 +6,27 @@ plan -> blocks, wherever they are run -> joined in order -> Episodes or Samples
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, TextIO, TypeVar
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TextIO
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from steadyrl.common.checks import check_count
 from steadyrl.common.detours import Perturbation
-from steadyrl.common.files import why_no_such_file
-from steadyrl.common.progress import MeanLength, Rate, progress_for
 from steadyrl.errors import RolloutError
-from steadyrl.rollouts import planning
-from steadyrl.rollouts.blocks import Arrays, run_block
-from steadyrl.rollouts.checkpoints import Checkpoint
 from steadyrl.rollouts.commands import episodes_command, samples_call
 from steadyrl.rollouts.episodes import EpisodeFold, Episodes, EpisodeWork
 from steadyrl.rollouts.jumping import jump_blocks
 from steadyrl.rollouts.planning import Options, Plan, make_plan
-from steadyrl.rollouts.processes import run_in_processes
-from steadyrl.rollouts.ray_tasks import run_on_ray
-from steadyrl.rollouts.repeatability import MESSAGE
+from steadyrl.rollouts.running import Keeping, run_plan
 from steadyrl.rollouts.samples import SampleFold, Samples, SampleWork
-from steadyrl.rollouts.schedule import Schedule
-
-T = TypeVar("T", bound="Saved", covariant=True)
 
 MOST_EPISODES = 1 << 32
 
 WIDEST = 10_000
 """Number of observed values above which sums at each age are not kept unless asked for."""
-
-
-class Saved(Protocol):
-    """A result that can be saved."""
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file."""
-
-
-class Fold(Protocol[T]):
-    """Joins blocks in order."""
-
-    def add(self, block: Arrays) -> tuple[int, NDArray[np.int64], int]:
-        """Add the next block; return how many it holds, lengths of whole episodes, and its number of steps."""
-
-    def result(self, provenance: Mapping[str, Any], notes: Sequence[str]) -> T:
-        """Return the whole."""
 
 
 def collect_episodes(
@@ -161,7 +133,7 @@ def run_episodes(
     )
     kind = {"kind": "episodes", "total": work.total, "sums": work.sums, "trajectories": work.trajectories}
     fold = EpisodeFold(work, size if work.sums else 0)
-    return _execute(
+    return run_plan(
         plan, fold, {"command": command, **kind}, "episodes", keeping or Keeping(), progress, notes, announce
     )
 
@@ -232,145 +204,17 @@ def collect_samples(
     more: dict[str, Any] = {"perturbation": perturbation} if perturbation is not None else {}
     more |= {"episodes": int(episodes)} if episodes != 1 else {}
     limit = plan.options.max_episode_steps
-    call = samples_call(plan.task, plan.policy, limit, total=work.total, times=work.times, more=more)
+    jumps = plan.description.fixed_episode is not None and backend == "auto"
+    call = samples_call(plan.task, plan.policy, limit, total=work.total, times=work.times, jumps=jumps, more=more)
     kind = {"kind": "samples", "total": work.total, "times": list(work.times), "perturbation": repr(perturbation)}
     kind |= {"command": call}
     keeping = Keeping(checkpoint, resume, out)
-    if plan.description.fixed_episode is not None and backend == "auto":
+    if jumps:
         keeping.check()
         found = jump_blocks(plan, work, call)
         keeping.save(found, None)
         return found
-    return _execute(plan, SampleFold(work), kind, "rollouts", keeping, progress, [], announce=True)
-
-
-@dataclass(frozen=True)
-class Keeping:
-    """The files that a run keeps: finished blocks while it runs, and its result."""
-
-    checkpoint: str | os.PathLike[str] | None = None
-    resume: bool = False
-    out: str | os.PathLike[str] | None = None
-
-    def check(self) -> None:
-        """Raise RolloutError if the files could not be written at the end, before anything is run for them."""
-        for name, path in (("out", self.out), ("checkpoint", self.checkpoint)):
-            reason = None if path is None else why_no_such_file(path)
-            if reason is not None:
-                raise RolloutError(f"{name} is {os.fspath(path or '')!r}, which cannot be written: {reason}")
-
-    def opened(self, manifest: Mapping[str, Any]) -> Checkpoint | None:
-        """Return the checkpoint, open and locked, if there is to be one."""
-        self.check()
-        if self.checkpoint is not None:
-            return Checkpoint(self.checkpoint, manifest, resume=self.resume)
-        if self.resume:
-            raise RolloutError("resume needs a checkpoint: the file that the interrupted run wrote")
-        return None
-
-    def save(self, found: Saved, saved: Checkpoint | None) -> None:
-        """Save the result, and only then delete the checkpoint."""
-        if self.out is not None:
-            found.save(self.out)
-        if saved is not None:
-            saved.remove()
-
-
-def _execute(
-    plan: Plan,
-    fold: Fold[T],
-    kind: Mapping[str, Any],
-    unit: str,
-    keeping: Keeping,
-    progress: bool | TextIO,
-    notes: list[str],
-    announce: bool,
-) -> T:
-    """Run all blocks and join them."""
-    shown = progress_for(progress)
-
-    def note(text: str) -> None:
-        notes.append(text)
-        shown.note(text)
-
-    provenance = {**plan.provenance, **kind}
-    saved = keeping.opened({key: value for key, value in provenance.items() if key != "command"})
-    try:
-        for text in saved.damage if saved is not None else ():
-            note(text)
-        if announce:
-            note(f"backend {plan.backend}: {plan.reason}")
-        shown.begin(plan.task.work.total, unit)
-        try:
-            rate, mean = Rate(), MeanLength()
-            for block in _in_order(plan, saved, note):
-                _see_whether_it_repeats(plan, block, note, warn=progress is False)
-                finished, lengths, steps = fold.add(block)
-                mean.add(lengths)
-                shown.advance(finished, f"{rate.add(steps):,.0f} steps/s  {mean} (95%)")
-        finally:
-            shown.end()
-        found = fold.result(provenance, notes)
-        keeping.save(found, saved)
-    except BaseException:
-        if saved is not None:
-            saved.close()
-        raise
-    return found
-
-
-def _see_whether_it_repeats(plan: Plan, block: Arrays, note: Callable[[str], None], *, warn: bool) -> None:
-    """Say so if the first episode did not repeat; remember environments that do."""
-    source = plan.task.source
-    if bool(block.get("repeats", True)):
-        if "repeats" in block:
-            planning.checked.add((source.name, source.digest))
-        return
-    text = MESSAGE.format(name=source.name)
-    note(f"warning: {text}")
-    if warn:
-        warnings.warn(text, stacklevel=5)
-
-
-def _in_order(plan: Plan, saved: Checkpoint | None, note: Any) -> Iterator[Arrays]:
-    """Yield all blocks in order, from the checkpoint or as they are finished."""
-    on_disk = set() if saved is None else set(saved.blocks)
-    schedule = Schedule(set(range(plan.task.blocks)) - on_disk, window=64 + 16 * plan.workers)
-    waiting: dict[int, Arrays] = {}
-    position = 0
-    arriving = _run_blocks(plan, schedule, note)
-    while position < plan.task.blocks:
-        if position in on_disk:
-            assert saved is not None
-            yield saved.read(position)
-        elif position in waiting:
-            yield waiting.pop(position)
-        else:
-            index, block = next(arriving)
-            waiting[index] = block
-            if saved is not None:
-                saved.write(block)
-            continue
-        position += 1
-        schedule.folded(position)
-    arriving.close()
-
-
-def _run_blocks(plan: Plan, schedule: Schedule, note: Any) -> Generator[tuple[int, Arrays], None, None]:
-    """Yield blocks from the plan's backend."""
-    task, timeout = plan.task, plan.options.step_timeout
-    if plan.backend == "ray":
-        address, workers = plan.options.address, plan.options.workers
-        yield from run_on_ray(task, schedule, address=address, workers=workers, step_timeout=timeout, note=note)
-    elif plan.backend == "processes" or timeout is not None:
-        if plan.backend != "processes":
-            note("with a step timeout, blocks run in a process of their own, which can be killed")
-        workers = plan.workers if plan.backend == "processes" else 1
-        yield from run_in_processes(task, schedule, workers=workers, step_timeout=timeout, note=note)
-    else:
-        while (block := schedule.take()) is not None:
-            yield block, run_block(task, block)
-            schedule.done(block)
+    return run_plan(plan, SampleFold(work), kind, "rollouts", keeping, progress, [], announce=True)
 
 
 def _require_few_enough(name: str, value: int) -> None:

@@ -42,9 +42,11 @@ def episodes_command(
     return _call("collect_episodes", task, policy, [total], flags | more)
 
 
-def samples_call(task: Task, policy: str, limit: int | None, *, total: int, times: Any, more: Mapping[str, Any]) -> str:
-    """Return the call of `collect_samples` that makes these samples again."""
-    flags = {"seed": task.seed, **more, "backend": _backend(task), **_given(task, limit)}
+def samples_call(
+    task: Task, policy: str, limit: int | None, *, total: int, times: Any, jumps: bool, more: Mapping[str, Any]
+) -> str:
+    """Return the call of `collect_samples` that makes these samples again; `jumps` is whether nothing is simulated."""
+    flags = {"seed": task.seed, **more, "backend": "auto" if jumps else _backend(task), **_given(task, limit)}
     return _call("collect_samples", task, policy, [total, list(times)], flags)
 
 

@@ -165,9 +165,13 @@ def _require_sound(columns: Arrays, ages: AgeSums | None, tracks: Trajectories |
     if (lengths < 0).any() or not np.isfinite(columns["returns"]).all():
         raise ValueError("a length is negative, or a return is not finite")
     if ages is not None:
-        shape = (len(ages.count), *ages.total.shape[1:])
-        sums = ages.total.ndim == 2 and ages.total.shape == ages.total_squares.shape == shape
-        if not sums or not np.array_equal(ages.count, count_ages(lengths)):
+        longest = int(lengths.max()) + 1 if len(lengths) else 0
+        sums = ages.total.ndim == 2 and ages.total.shape == ages.total_squares.shape
+        if (
+            not sums
+            or not len(ages.count) == len(ages.total) == longest
+            or not np.array_equal(ages.count, count_ages(lengths))
+        ):
             raise ValueError("the sums at each age do not fit the lengths")
     if tracks is not None:
         steps = int(lengths.sum())
