@@ -117,7 +117,7 @@ def test_layered_states_have_readable_names_and_the_documented_numbers():
 
 @pytest.mark.parametrize("bad", [0, -1, 2.5, True, "3"])
 def test_a_limit_that_is_no_number_of_actions_is_refused(bad):
-    with pytest.raises(ProcessError, match="the time limit is .*; it must be a whole number, 1 or more"):
+    with pytest.raises(ProcessError, match=r"the time limit is .*; it must be a whole number, 1 or more"):
         gallery.corridor()[0].with_time_limit(bad)
 
 
