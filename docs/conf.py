@@ -7,6 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import generate
+import pictures
 
 project = "steadyrl"
 copyright = ""
@@ -19,7 +20,7 @@ html_show_sphinx = False
 html_show_copyright = False
 html_copy_source = False
 
-generate.pictures(Path(__file__).parent / "generated")
+pictures.generated(Path(__file__).parent / "generated")
 generate.guides(Path(__file__).parent)
 generate.reference(Path(__file__).parent / "api")
 

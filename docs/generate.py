@@ -1,20 +1,28 @@
-"""What the site draws and writes itself: the pictures of the concepts, and the reference from docstrings."""
+"""What the site writes itself: the reference and the map from docstrings, and the table of contents of the guides.
+
+`make docs` calls what it needs. The rest is committed, and made by
+
+python docs/generate.py                  writes the pages of docs/reproduction again from the results beside them
+python docs/generate.py RESULTS          brings the results of `steadyrl reproduce` in that folder into them
+python docs/generate.py pictures         draws docs/lockstep.svg, the picture of the first screen
+python docs/generate.py map              writes the map in CONTRIBUTING.md again from the packages' docstrings
+"""
 
 import importlib
 import inspect
 import re
 import textwrap
+from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
-
 import steadyrl
-from steadyrl.common.figures import PERTURBED, QUIET, RAW, new_figure, save_figure
 
-COPIES, STEPS = 24, 120
-GUIDES = ("diagnose", "cures", "league", "sspg", "rollouts", "scaling")
+DOCS = Path(__file__).parent
+GUIDES = ("diagnose", "cures", "staggering", "fair", "sspg", "rollouts", "scaling", "league")
 """Pages of the section Guides, in order; further pages come after them."""
-ELSEWHERE = ("index", "start", "concepts", "questions", "theory")
+ELSEWHERE = ("index", "start", "concepts", "questions", "theory", "map")
+MAP = ("<!-- What follows is written by `python docs/generate.py map`. -->", "<!-- Up to here. -->")
+"""What stands before and after the generated part of CONTRIBUTING.md."""
 
 
 def guides(folder: Path) -> None:
@@ -24,142 +32,82 @@ def guides(folder: Path) -> None:
     _write(folder / "generated" / "guides.md", ["```{toctree}", ":hidden:", ":caption: Guides", "", *order, "```"])
 
 
-def pictures(folder: Path) -> None:
-    """Draw the pictures of the concepts."""
-    import matplotlib
-
-    folder.mkdir(exist_ok=True)
-    for name, draw in {"loop": _loop, "phase": _phase, "length": _length, "distance": _distance}.items():
-        with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none", "font.size": 9.0}):
-            save_figure(draw(), folder / f"{name}.svg", ".svg")
-
-
-def _lengths() -> steadyrl.EpisodeLengths:
-    """About 20 steps, give or take 2: much like Bullet's Humanoid under a random policy."""
-    k = np.arange(60)
-    weights = np.exp(-0.5 * ((k - 20) / 2) ** 2)
-    weights[0] = 0.0
-    return steadyrl.EpisodeLengths(weights / weights.sum())
+def packages() -> dict[str, str]:
+    """Return the packages from the bottom up, each with its docstring."""
+    found = {}
+    for line in re.findall(r"^    ([a-z]+(?:, [a-z]+)*)  +\S", inspect.getdoc(steadyrl), re.MULTILINE):
+        for name in line.split(", "):
+            found[name] = inspect.getdoc(importlib.import_module(f"steadyrl.{name}")) or ""
+            if name == "integrations":
+                source = DOCS.parent / "src" / "steadyrl" / name
+                for inner in sorted(path.parent for path in source.glob("*/__init__.py")):
+                    text = inner.joinpath("__init__.py").read_text()
+                    found[f"{name}/{inner.name}"] = inspect.cleandoc(text.split('"""')[1])
+    return found
 
 
-def _ages(delays: np.ndarray, lengths: steadyrl.EpisodeLengths, steps: int, seed: int) -> np.ndarray:
-    """The age of each copy over time, if its first episode is cut after its delay (0: not at all)."""
-    rng = np.random.default_rng(seed)
-    drawn = rng.choice(len(lengths.probabilities), (len(delays), steps), p=lengths.probabilities)
-    result = np.zeros((len(delays), steps))
-    for copy, delay in enumerate(delays):
-        age, episode, left = 0, 0, int(drawn[copy, 0])
-        for t in range(steps):
-            age += 1
-            result[copy, t] = age
-            if age >= left or (delay and t + 1 == delay):
-                episode, age = episode + 1, 0
-                left = int(drawn[copy, episode])
-    return result
+def module_map() -> str:
+    """Return the map of packages: what each is about, and a line for each of its modules."""
+    lines = []
+    for name, docstring in packages().items():
+        summary, _, rest = docstring.partition("\n")
+        lines += ["", f"### `{name}/`", "", summary]
+        paragraphs = re.split(r"\n\s*\n", rest.strip("\n"))
+        for paragraph in paragraphs:
+            if paragraph.strip() and not paragraph.startswith("    "):
+                lines += ["", paragraph.strip("\n")]
+    return "\n".join(lines).strip("\n")
 
 
-def _loop():
-    """One copy: its age over time, episode after episode."""
-    figure, [axes] = new_figure(size=(8.0, 2.4))
-    ages = _ages(np.zeros(1), _lengths(), 90, 3)[0]
-    axes.plot(np.arange(1, 91), ages, color=PERTURBED, marker=".", markersize=4, linewidth=0.8)
-    ends = np.flatnonzero(np.append(np.diff(ages) < 0, False))
-    axes.plot(ends + 1, ages[ends], "o", color=RAW, markersize=6, label="terminal state; the next step is the reset")
-    axes.set_xlabel("time t, steps")
-    axes.set_ylabel("age in the episode")
-    axes.set_ylim(0, 32)
-    axes.legend(frameon=False, loc="upper right")
-    return figure
-
-
-def _phase():
-    """Many copies: rows are copies, colour is age; in step as they are, and staggered."""
-    figure, axes = new_figure(1, 2, (10.0, 3.2))
-    lengths = _lengths()
-    designed = steadyrl.design_delays(lengths).draw(COPIES, rng=np.random.default_rng(1))
-    for axis, delays, title in (
-        (axes[0], np.zeros(COPIES), "reset together: in step"),
-        (axes[1], designed, "staggered"),
-    ):
-        axis.imshow(_ages(delays, lengths, STEPS, 2), aspect="auto", cmap="viridis", interpolation="nearest")
-        axis.set_title(f"{title} (colour: age)", fontsize=9)
-        axis.set_xlabel("time t, steps")
-        axis.grid(False)
-    axes[0].set_ylabel("copy")
-    return figure
-
-
-def _length():
-    """Lengths of episodes, their mean, and the ages at steady state."""
-    figure, axes = new_figure(1, 2, (9.0, 2.8))
-    lengths = _lengths()
-    k = np.arange(lengths.longest + 1)
-    axes[0].bar(k, lengths.probabilities, color=PERTURBED)
-    axes[0].axvline(lengths.mean, color=RAW, linestyle="--")
-    axes[0].set_title(f"episode length T; dashed: AEL = E[T] = {lengths.mean:.3g}", fontsize=9)
-    axes[1].bar(k[1:], lengths.survival[1:] / lengths.mean, color=PERTURBED)
-    axes[1].set_title("age at steady state: P(T >= k) / E[T]", fontsize=9)
-    for axis in axes:
-        axis.set_xlim(0, 32)
-        axis.set_xlabel("steps")
-    return figure
-
-
-def _distance():
-    """The distance of many copies' ages from the steady ones over time."""
-    figure, [axes] = new_figure(size=(8.0, 3.2))
-    lengths = _lengths()
-    steps = int(30 * lengths.mean)
-    paper = steadyrl.Perturbation.for_average_episode_length(lengths.mean)
-    time = np.arange(steps + 1) / lengths.mean
-    axes.plot(time, steadyrl.phase_distance(lengths, steps), color=RAW, label="as it is")
-    axes.plot(
-        time,
-        np.maximum(steadyrl.phase_distance(lengths, steps, paper), 1e-5),
-        color=PERTURBED,
-        label="perturbed starts",
-    )
-    axes.axhline(0.01, color=QUIET, linestyle="--", linewidth=0.8)
-    axes.set_yscale("log")
-    axes.set_ylim(1e-4, 1.5)
-    axes.set_xlim(0, 30)
-    axes.set_xlabel("time in average episode lengths, t / E[T]")
-    axes.set_ylabel("distance to steady state")
-    axes.legend(frameon=False)
-    return figure
+def write_map(path: Path) -> None:
+    """Replace the map of packages in a page."""
+    before, _, rest = path.read_text().partition(MAP[0])
+    _, _, after = rest.partition(MAP[1])
+    _write(path, [f"{before}{MAP[0]}\n\n{module_map()}\n\n{MAP[1]}{after.rstrip()}"])
 
 
 def reference(folder: Path) -> None:
-    """Write a page for each module with public names, from its docstrings, and an index."""
+    """Write a page for each package with public names, from its docstrings, and an index."""
     folder.mkdir(exist_ok=True)
-    pages = {}
+    pages: dict[str, list[tuple[str, object]]] = {}
     for name in steadyrl.__all__:
         thing = getattr(steadyrl, name)
-        module = name if inspect.ismodule(thing) else thing.__module__.removeprefix("steadyrl.")
-        pages.setdefault(module, []).append((name, thing))
-    for module, things in pages.items():
-        source = importlib.import_module(f"steadyrl.{module}")
-        lines = [f"# {module}", "", *_text(inspect.getdoc(source) or "")]
-        for name, thing in things:
-            if inspect.ismodule(thing):
-                inside = [(n, t) for n, t in vars(thing).items() if not n.startswith("_") and _own(thing, t)]
-                for inner, value in inside:
-                    lines += _entry(f"{name}.{inner}", value)
-            else:
-                lines += _entry(name, thing)
-        _write(folder / f"{module.replace('.', '-')}.md", lines)
-    names = sorted(pages)
-    index = ["# Reference", "", "Every public name, by the module that defines it; all are in `steadyrl`.", ""]
-    index += ["| module | names |", "|---|---|"]
-    for module in names:
-        listed = ", ".join(f"`{name}`" for name, _ in pages[module])
-        index.append(f"| [{module}]({module.replace('.', '-')}.md) | {listed} |")
-    index += ["", "```{toctree}", ":hidden:", "", *(module.replace(".", "-") for module in names), "```"]
+        module = thing.__name__ if inspect.ismodule(thing) else thing.__module__
+        pages.setdefault(module.split(".")[1], []).append((name, thing))
+    pages["policies"] = [("policies", importlib.import_module("steadyrl.policies"))]
+    if find_spec("stable_baselines3"):
+        from steadyrl.integrations import sb3
+
+        pages["integrations"] += [(f"integrations.sb3.{name}", getattr(sb3, name)) for name in sb3.__all__]
+    order = [name for name in ("errors", *packages()) if name in pages]
+    for package in order:
+        source = importlib.import_module(f"steadyrl.{package}")
+        lines = [f"# {package}", "", *_text(inspect.getdoc(source) or "")]
+        for name, thing in pages[package]:
+            lines += _module(name, thing) if inspect.ismodule(thing) else _entry(name, thing)
+        _write(folder / f"{package}.md", lines)
+    index = ["# Reference", "", "Every public name, by package, from the bottom up; all are in `steadyrl`.", ""]
+    index += ["| package | names |", "|---|---|"]
+    for package in order:
+        listed = ", ".join(f"`{name}`" for name, _ in pages[package])
+        index.append(f"| [{package}]({package}.md) | {listed} |")
+    index += ["", "```{toctree}", ":hidden:", "", *order, "```"]
     _write(folder / "index.md", index)
+    for path in folder.glob("*.md"):  # of a layout that is no more
+        if path.stem not in ("index", *order):
+            path.unlink()
 
 
-def _own(module, value) -> bool:
-    return (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__ == module.__name__
+def _module(name: str, module) -> list[str]:
+    """A module with the public names that are reached through it."""
+    public = [n for n in getattr(module, "__all__", vars(module)) if not n.startswith("_")]
+    lines = ["", f"## {name}", "", *_text((inspect.getdoc(module) or "").splitlines()[0])]
+    for inner in public:
+        value = getattr(module, inner)
+        own = getattr(value, "__module__", "").startswith(module.__name__)
+        if own and inner not in steadyrl.__all__ and (inspect.isfunction(value) or inspect.isclass(value)):
+            lines += _entry(f"{name}.{inner}", value)
+    return lines
 
 
 def _entry(name, thing) -> list[str]:
@@ -250,10 +198,22 @@ def reproduction(results: Path) -> None:
     from steadyrl.experiments.catalogue import EXPERIMENTS
     from steadyrl.experiments.running import document
 
-    document(EXPERIMENTS, results, Path(__file__).parent / "reproduction")
+    document(EXPERIMENTS, results, DOCS / "reproduction")
+
+
+def main(argument: str | None) -> None:
+    """Write what the command line asks for."""
+    if argument == "pictures":
+        import pictures
+
+        pictures.committed(DOCS)
+    elif argument == "map":
+        write_map(DOCS.parent / "CONTRIBUTING.md")
+    else:
+        reproduction(DOCS / "reproduction" if argument is None else Path(argument))
 
 
 if __name__ == "__main__":
     import sys
 
-    reproduction(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "reproduction")
+    main(sys.argv[1] if len(sys.argv) > 1 else None)

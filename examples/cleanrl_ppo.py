@@ -3,7 +3,8 @@
     python examples/cleanrl_ppo.py           all environments start together and stay in lockstep
     python examples/cleanrl_ppo.py --cure    episodes are staggered: this adds the lines marked "cure"
 
-Actions may be Box or Discrete (--env-id CartPole-v1 --discount 0.99).
+Actions may be Box or Discrete (--env-id CartPole-v1 --discount 0.99). Beside the mean return of the last 100 finished
+episodes it prints the fair one, which counts running and truncated episodes, too.
 
 Gymnasium's vector environments reset in the step after an end (NEXT_STEP), which has three consequences:
 - that step is no transition, since its action is ignored, so it is left out of the loss (`real`);
@@ -115,9 +116,9 @@ def main() -> list[float]:
     envs = gymnasium.make_vec(s.env_id, num_envs=s.num_envs, vectorization_mode="sync")
     if cure:  # cure
         envs = steadyrl.StaggeredVectorEnv(envs)  # cure
-    envs = steadyrl.PhaseMonitor(envs, n_steps=s.n_steps, warn=False)
-    monitor = envs
+    envs = monitor = steadyrl.PhaseMonitor(envs, n_steps=s.n_steps, warn=False)
     envs = gymnasium.wrappers.vector.RecordEpisodeStatistics(envs)
+    envs = fair = steadyrl.RecordFairStatistics(envs, memory=1000)
     envs = gymnasium.wrappers.vector.NormalizeReward(envs, gamma=s.discount)
 
     agent = Agent(envs.single_observation_space, envs.single_action_space)
@@ -131,7 +132,7 @@ def main() -> list[float]:
 
     following = torch.as_tensor(envs.reset(seed=s.seed)[0], dtype=torch.float32)
     resets = torch.zeros(s.num_envs, dtype=torch.bool)
-    returns: list[float] = []
+    finished: list[tuple[float, float]] = []  # return and length of each finished episode
     distances = []
 
     for update in range(s.updates):
@@ -148,7 +149,7 @@ def main() -> list[float]:
             ended[t] = resets = torch.as_tensor(over | cut_off)
             if "episode" in infos:
                 whole = infos["_episode"] & ~infos.get("staggered", np.zeros(s.num_envs, dtype=bool))
-                returns.extend(infos["episode"]["r"][whole].tolist())
+                finished.extend(zip(infos["episode"]["r"][whole], infos["episode"]["l"][whole], strict=True))
 
         with torch.no_grad():
             values[-1] = agent.value(following)
@@ -174,10 +175,12 @@ def main() -> list[float]:
         report = monitor.report()
         distances.append(report.distance)
         if update % 10 == 9:
-            recent = np.mean(returns[-100:]) if returns else float("nan")
+            usual = np.mean(finished[-100:], axis=0) if finished else (np.nan, np.nan)
+            unbiased = fair.report()
             print(
-                f"update {update + 1:3d}: return {recent:8.1f}, "
-                f"mean episode length {report.average_episode_length - 1:6.1f}, phase distance {report.distance:.3f}"
+                f"update {update + 1:3d}: return {usual[0]:8.1f} (fair {unbiased.mean_return.value:8.1f}), "
+                f"length {usual[1]:6.1f} (fair {unbiased.mean_gymnasium_length.value:6.1f}), "
+                f"phase distance {report.distance:.3f}"
             )
     envs.close()
     return distances

@@ -1,4 +1,4 @@
-"""The documentation says the truth: its Python runs, its commands exist, and so do the names of theory to code."""
+"""The documentation says the truth: its Python runs, its commands exist, and so do all names in theory and map."""
 
 import ast
 import doctest
@@ -103,6 +103,43 @@ def test_theory_to_code_has_every_statement_of_the_paper():
     statements += [f"Lemma {n}" for n in ("1.1", "1.2", "2.1")] + [f"Proposition {n}" for n in (1, 2, 3, 4)]
     for statement in statements:
         assert re.search(rf"^\| {re.escape(statement)}\b", text, re.MULTILINE), statement
+
+
+def defined(path):
+    """The functions and classes of a module, and the methods of its classes."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+            found |= {f"{node.name}.{inner.name}" for inner in node.body if isinstance(inner, ast.FunctionDef)}
+    return found
+
+
+def test_the_map_names_files_and_functions_that_exist():
+    text = (DOCS.parent / "CONTRIBUTING.md").read_text()
+    source = DOCS.parent / "src" / "steadyrl"
+    named = re.findall(r"`([\w/]+\.py)(?::([\w.]+))?`", text)
+    assert len(named) >= 40
+    for file, name in named:
+        path = DOCS.parent / file if file.startswith("tests/") else source / file
+        assert path.exists(), file
+        assert not name or name in defined(path), f"{file} has no {name}"
+
+
+def test_the_map_has_every_package_as_it_describes_itself(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    import generate
+
+    text = (DOCS.parent / "CONTRIBUTING.md").read_text()
+    assert generate.module_map() in text, "run: python docs/generate.py map"
+    folders = {path.parent.name for path in (DOCS.parent / "src" / "steadyrl").glob("*/__init__.py")}
+    assert folders == {name for name in generate.packages() if "/" not in name}
+
+
+def test_the_map_is_part_of_the_site():
+    assert "{include} ../CONTRIBUTING.md" in (DOCS / "map.md").read_text()
+    start = re.search(r":start-after: (.*)", (DOCS / "map.md").read_text())[1]
+    assert start in (DOCS.parent / "CONTRIBUTING.md").read_text()
 
 
 def test_relative_links_lead_somewhere():

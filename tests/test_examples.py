@@ -61,9 +61,23 @@ def test_the_cure_is_at_most_five_lines(name, monkeypatch):
 def test_the_code_for_stable_baselines3_in_the_documentation_runs():
     page = (EXAMPLES.parent / "docs" / "cures.md").read_text()
     codes = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "stable_baselines3" in code]
-    assert len(codes) == 2
-    for code in codes:
-        exec(code.replace("1_000_000", "1").replace("n_envs=256", "n_envs=64"), {})
+    assert len(codes) == 3
+    for code in codes:  # each by itself: test_docs.py runs the whole page, in which one may lean on another
+        exec(re.sub(r"\b100_000|1_000_000", "1", code).replace("n_envs=256", "n_envs=64"), {})
+
+
+@pytest.mark.filterwarnings("ignore::steadyrl.errors.PhaseLockWarning")
+def test_the_single_file_takes_discrete_actions(monkeypatch, capsys):
+    few = ["--env-id", "CartPole-v1", "--updates", "10"]
+    assert len(run("cleanrl_ppo", source("cleanrl_ppo"), few, monkeypatch)) == 10
+    assert "fair" in capsys.readouterr().out
+
+
+def test_both_arms_of_the_stable_baselines3_example_run_on_the_same_backend(monkeypatch):
+    few = ["--updates", "1"]
+    raw, cured = (run("sb3_ppo", source("sb3_ppo"), [*few, *options], monkeypatch) for options in ([], ["--cure"]))
+    assert type(raw.get_env().unwrapped) is type(cured.get_env().unwrapped)
+    assert type(raw.get_env()) is not type(cured.get_env())
 
 
 def test_the_plain_loop_swings_without_the_cure_and_settles_with_it(monkeypatch):

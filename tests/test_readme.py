@@ -1,5 +1,6 @@
-"""The README's Python runs and says the truth."""
+"""The README is one screen or two, its Python runs, and it says the truth."""
 
+import json
 import re
 from pathlib import Path
 
@@ -9,62 +10,108 @@ import pytest
 import steadyrl
 from steadyrl.diagnosis.wording import verdict
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+HOME = (ROOT / "docs" / "index.md").read_text()
 
 
 def example(number):
-    return re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[number]
+    return re.findall(r"```python\n(.*?)```", README, re.DOTALL)[number]
 
 
-def test_the_readmes_cure_runs():
-    envs = gymnasium.make_vec("CartPole-v1", num_envs=4, vectorization_mode="sync")
-    scope = {"steadyrl": steadyrl, "envs": envs}
-    exec(example(0), scope)
-    scope["envs"].reset(seed=0)
-    scope["envs"].step(envs.action_space.sample())
-    assert scope["envs"].report().phase_locked is False
+def test_the_readme_is_at_most_ninety_lines():
+    assert len(README.splitlines()) <= 90
+
+
+def test_the_readmes_links_lead_somewhere():
+    for target in re.findall(r"\]\(([^)#\s]+)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_the_readmes_cure_brings_environments_to_steady_state(capsys):
+    code = example(0)
+    exec(code, {})
+    assert capsys.readouterr().out.strip() == "at steady state"
+    assert "# at steady state; without the cure: in lockstep" in code
+
+
+def test_without_the_readmes_cure_environments_are_in_lockstep():
+    code = example(0).replace("StaggeredVectorEnv(envs)", "PhaseMonitor(envs, warn=False)")
+    scope = {}
+    exec(code, scope)
+    assert scope["envs"].phase.verdict == "in lockstep"
+
+
+def test_the_readmes_cure_works_for_gymnasiums_own_vectorised_environments():
+    envs = steadyrl.StaggeredVectorEnv(gymnasium.make_vec("CartPole-v1", num_envs=8))
+    envs.reset(seed=0)
+    for _ in range(30):
+        envs.step(envs.action_space.sample())
+    assert envs.cuts > 0
     envs.close()
 
 
-def test_the_readmes_first_example_says_the_truth():
+def test_the_readmes_code_for_stable_baselines3_runs():
     code = example(1)
-    scope = {"steadyrl": steadyrl}
-    exec(code, scope)
-    lengths = scope["lengths"]
-    assert steadyrl.phase_mixing_time(lengths) == float("inf")
-    assert round(lengths.cv, 2) == 0.82
-    assert f"# {steadyrl.design_delays(lengths).window}: staggered" in code
+    assert "100_000" in code
+    exec(code.replace("100_000", "1").replace("n_envs=64", "n_envs=16"), {})
 
 
 def test_the_readmes_screen_is_what_the_command_prints():
     found = steadyrl.diagnose("steadyrl/StateSweep-v0", backend="serial")
-    shown = " ".join(README.read_text().split())
+    shown = " ".join(README.split())
     assert " ".join(verdict(found).split()) in shown
-    assert found.recommendation.code in shown
+    assert f"do {found.recommendation.code}" in shown
 
 
-def test_the_readmes_exact_example_computes_the_numbers_beside_it():
-    code = example(2)
-    scope = {}
-    exec(code, scope)
-    process, policy = scope["process"], scope["policy"]
-    assert steadyrl.check_episodic(process).ok
-    assert f"E[T] = {steadyrl.average_episode_length(process, policy):.2f}" in code
-    assert f"# {steadyrl.mixing_time(process, policy)} steps" in code
-    assert f"J_epi = {steadyrl.episode_performance(process, policy):.4f}" in code
+def league():
+    """Mean episode lengths until the distance stays below 1%, by environment and way, as the league's table has it."""
+    text = (ROOT / "docs" / "league.md").read_text()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    head = rows[0]
+    return {row[0]: dict(zip(head, row, strict=True)) for row in rows[2:] if len(row) == len(head)}
 
 
-def test_the_readmes_second_example_computes_the_gradient_beside_it():
-    code = example(3)
-    scope = {"steadyrl": steadyrl}
-    exec(code, scope)
-    gradient = steadyrl.policy_gradient(scope["process"], scope["logits"])
-    assert gradient.tolist() == [[0, 0], [0.5, -0.5], [0, 0]]
-    assert f"J_epi: {[[float(f'{x:g}') for x in row] for row in gradient]}".replace(".0", "") in code
-    assert scope["perturbed"].null == 3
+def test_readme_and_home_page_say_what_the_league_has_measured():
+    found = league()
+    assert found["HumanoidBulletEnv-v0"]["nothing"].startswith("25")
+    assert found["HalfCheetahBulletEnv-v0"]["nothing"].startswith("never")
+    assert found["Acrobot-v1"]["nothing"].startswith("never")
+    for name in ("HumanoidBulletEnv-v0", "HalfCheetahBulletEnv-v0", "Acrobot-v1"):
+        assert float(found[name]["designed delays, stagger"].split()[0]) == pytest.approx(1, abs=0.2)
+    for text in (README, HOME):
+        assert "25 mean episode lengths" in " ".join(text.split())
 
 
-def test_the_readmes_claim_about_taxi():
+def test_the_home_page_says_what_the_reproduction_has_found():
+    agrees = claims = 0
+    for path in (ROOT / "docs" / "reproduction").glob("*.json"):
+        if path.stem != "elsewhere":  # beyond the paper
+            page = (ROOT / "docs" / "reproduction" / "index.md").read_text()
+            cell = re.search(rf"\({path.stem}\.md\).*\| ([^|]*) \|$", page, re.MULTILINE)[1]
+            total = int(re.search(r"(\d+) claims", cell)[1])
+            claims += total
+            agrees += total if "all" in cell else int(re.search(r"agrees in (\d+)", cell)[1])
+    shown = " ".join(HOME.split())
+    assert f"Of {claims} claims" in shown
+    assert f"{agrees} agree" in shown
+
+
+def test_the_home_page_says_what_finished_episodes_show():
+    lengths = steadyrl.EpisodeLengths.from_gymnasium([50, 400])
+    share = steadyrl.finished_mean(lengths, 600, same_step=True)[600] / 225
+    assert f"shows {share:.0%} of the truth after 600 steps" in " ".join(HOME.split())
+
+
+def test_the_table_of_few_environments_is_that_of_the_results():
+    rows = json.loads((ROOT / "benchmarks" / "results" / "few_environments.json").read_text())["rows"]
+    page = (ROOT / "docs" / "staggering.md").read_text()
+    for row in rows:
+        cells = [row[name] for name in ("best possible", "always 200 steps", "200 ± 20", "geometric, mean 200")]
+        assert f"| {row['environments']:,} | " + " | ".join(f"{cell:.3g}" for cell in cells) in page
+
+
+def test_the_claim_about_taxi():
     process = steadyrl.LearningProcess.from_gymnasium("Taxi-v4")
     policy = steadyrl.uniform_policy(process)
     mean = steadyrl.average_episode_length(process, policy)
