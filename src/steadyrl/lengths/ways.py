@@ -271,7 +271,7 @@ def anytime(lengths: EpisodeLengths, tolerance: float, steps: int) -> Strategy:
         tolerance,
         code="envs = steadyrl.StaggeredVectorEnv(envs)",
         parameters={"truncations": round(truncations, 2)},
-        note=f"about {truncations:.1f} early truncations per environment in the first episode; needs to know no lengths",
+        note=f"about {truncations:.1f} early truncations per environment at first; no lengths need be known",
     )
 
 
