@@ -312,6 +312,16 @@ def test_groups_are_merged_before_tables_become_too_large(monkeypatch):
     assert 0.5 < width / before < 2
 
 
+def test_environments_that_run_for_ever_take_bounded_memory(monkeypatch):
+    monkeypatch.setattr(law, "LONGEST", 100)
+    statistics = FairStatistics(3, same_step=True, ages=[1, 1, 10**9])
+    for _ in range(300):
+        statistics.update(np.ones(3), np.zeros(3, bool))
+    report = statistics.report()
+    assert (report.oldest_age, report.unresolved, report.mean_return.value) == (100, 1.0, 100.0)
+    assert statistics.state()["tables"].shape == (4, 3, 101)
+
+
 def test_the_jackknife_of_a_mean_is_students_interval_or_wider():
     x = np.random.default_rng(0).exponential(size=12)
     found = jackknife_interval(x.mean(), (x.sum() - x) / 11, 0.9)

@@ -41,6 +41,8 @@ Flags = NDArray[np.bool_]
 VISITS, ENDS, REWARDS, SUCCESSES = range(4)
 RETURN, LENGTH, SUCCESS = range(3)
 
+LONGEST = 1 << 18
+"""The oldest age that is counted; of episodes that go on, no more than that is known, and memory stays bounded."""
 _MOST_GROUPS, _FEWEST_GROUPS, _ROTATING_GROUPS = 64, 8, 32
 _LARGEST_TABLE = 1 << 20  # entries; groups are merged before a table becomes larger
 _FAINT = 1e-4  # of a visit: with a memory, an age that nobody visited for nine memories is not known any more
@@ -140,8 +142,9 @@ def step(
     w, keep, over = state.weight, math.exp(-1 / memory), ended | cut
     seen = np.stack([np.ones(n), ended * 1.0, rewards, (ended & success) * 1.0]) * w
     tables = state.tables * keep
+    place = state.groups * tables.shape[2] + np.where(state.ages > LONGEST, 0, state.ages)
     for table, values in zip(tables, seen, strict=True):
-        np.add.at(table.reshape(-1), state.groups * tables.shape[2] + state.ages, values)
+        np.add.at(table.reshape(-1), place, values)
     returns = state.returns + rewards
     full = (ended & state.whole).astype(np.float64)
     return state._replace(
@@ -183,7 +186,7 @@ def fold(
     _, size, width = state.tables.shape
     weights = state.weight * np.exp(np.arange(1, steps + 1) / memory)
     groups = (state.groups + np.cumsum(over, axis=0) - over) % size if n == 1 else state.groups
-    place = (groups * width + ages).ravel()
+    place = (groups * width + np.where(ages > LONGEST, 0, ages)).ravel()
     each: Array | float = 1.0 if math.isinf(memory) else np.repeat(weights, n)
     flat = state.tables.reshape(4, size * width)
     np.add.at(flat[VISITS], place, each)
@@ -244,14 +247,14 @@ def _rescaled(state: FairState) -> FairState:
 
 
 def with_room(state: FairState, max_age: int) -> FairState:
-    """Return the state with room for ages up to `max_age`, at least doubled where there was less.
+    """Return the state with room for ages up to `max_age` or `LONGEST`, at least doubled where there was less.
 
     Neighbouring groups are merged where tables would become too large otherwise.
     """
     _, groups, width = state.tables.shape
-    if max_age < width:
+    if min(max_age, LONGEST) < width:
         return state
-    wider = max(max_age + 1, 2 * width)
+    wider = min(max(max_age + 1, 2 * width), LONGEST + 1)
     tables, owner = state.tables, state.groups
     while wider * groups > _LARGEST_TABLE and groups >= 2 * _FEWEST_GROUPS:
         tables = np.add.reduceat(tables, np.arange(0, groups, 2), axis=1)
