@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from steadyrl import EpisodeLengths, StaggerController
+from steadyrl import EpisodeLengths, StaggerController, compare_strategies
 from steadyrl.errors import LengthsError, StaggerError
 from steadyrl.lengths.anytime import (
     anytime_distance,
     expected_truncations,
+    least_distance,
     reachable_distance,
     stream_survival,
     truncation_probabilities,
@@ -137,6 +138,17 @@ def test_a_fixed_length_is_truncated_about_ln_of_it_often():
     for length in (2, 10, 500):
         lengths = EpisodeLengths.from_gymnasium([length])
         assert expected_truncations(lengths) == pytest.approx(sum(1 / k for k in range(2, length + 1)))
+
+
+@given(lengths=length_distributions())
+def test_no_way_that_throws_nothing_away_is_below_the_bound(lengths):
+    bound = least_distance(lengths, 40)
+    for way in compare_strategies(lengths, steps=40):
+        if way.one_off_cost == 0:
+            assert (way.distance[:40] >= bound - 1e-9).all(), way.name
+        if way.name in ("anytime", "stagger"):  # up to its window, a design for known lengths is at the bound, too
+            reached = max(int(way.steady_after) - 1, 1)
+            np.testing.assert_allclose(way.distance[:reached], bound[:reached], atol=1e-9)
 
 
 def simulate(draw, num_envs, steps, *, same_step=True, seed=0, change=None, at=None):

@@ -96,6 +96,7 @@ def test_the_page_draws_without_errors_and_asks_nobody(browser, page):
     for name in ("lengths", "distance", "marginal-0", "marginal-3"):
         assert browser.find_element("css selector", f"#{name} svg").size["height"] > 100
     assert len(browser.find_elements("css selector", "#distance polyline")) == 5  # what practitioners need
+    assert len(browser.find_elements("css selector", "#distance polygon.bound")) == 1  # what nothing can reach
     assert len(browser.find_elements("css selector", "#paper-distance polyline")) == 3  # raw, the paper's, the slider's
 
 

@@ -25,6 +25,7 @@ from steadyrl.common.terminal import clean, clean_line
 from steadyrl.diagnosis import wording
 from steadyrl.diagnosis.observed import Marginals
 from steadyrl.diagnosis.result import Diagnosis
+from steadyrl.lengths.anytime import least_distance
 from steadyrl.lengths.strategies import Strategy
 
 Array = NDArray[np.float64]
@@ -73,7 +74,8 @@ def _curves(found: Diagnosis) -> str:
     return f"""<h2>How far batches are from the long run</h2>
 <p class="soft">Total variation between the ages (steps since the last reset) of many environments and those of the long
 run: an upper bound on the distance of the state distribution. The band around "as it is" holds the truth with
-{found.confidence.level:.0%}.</p>
+{found.confidence.level:.0%}. The shaded region is out of reach for every strategy that starts with a reset and throws
+nothing away: no environment can be older than the time since then.</p>
 <div class="legend" id="legend" role="group" aria-label="Curves shown"></div>
 <figure id="distance"></figure>
 <h2>Strategies</h2>
@@ -129,9 +131,17 @@ def _data(found: Diagnosis) -> dict[str, Any]:
         "lengths": {"f": _short(f), "unit": unit},
         "histogram": _histogram(found.lengths.probabilities),
         "strategies": curves,
+        "bound": _bound(found),
         "marginals": None if found.marginals is None else _marginal_data(found.marginals, unit, mean),
     }
     return result
+
+
+def _bound(found: Diagnosis) -> dict[str, list[float]]:
+    """Return P(A > t), below which no strategy can be that starts with a reset and throws nothing away."""
+    mean = found.lengths.mean
+    at = np.unique(np.linspace(1, max(int(_SPAN * mean), 1), _POINTS).astype(int))
+    return {"x": _short(at / mean), "y": _short(least_distance(found.lengths, int(at[-1]))[at - 1])}
 
 
 def _curve(way: Strategy, mean: float) -> dict[str, Any]:

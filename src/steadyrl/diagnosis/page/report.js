@@ -2,7 +2,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const NS = "http://www.w3.org/2000/svg";
-const hues = { nothing: "--raw", "recursive-epsilon": "--accent", stagger: "--good", "pre-roll": "#8f6bb3", "uniform-pre-roll": "#b08900" };
+const hues = { nothing: "--raw", "recursive-epsilon": "--accent", anytime: "--good", stagger: "#3f7fbf", "pre-roll": "#8f6bb3", "uniform-pre-roll": "#b08900" };
 const colour = (name) => ((hues[name] || "").startsWith("--") ? css(hues[name]) : hues[name] || "#8a8f94");
 
 function node(name, attributes, parent, text) {
@@ -36,6 +36,11 @@ function chart(holder, options) {
   for (const mark of options.marks || []) {
     node("line", { x1: left, x2: width - right, y1: Y(mark.y), y2: Y(mark.y), stroke: css("--soft"), "stroke-dasharray": "5 4" }, svg);
     node("text", { x: width - right, y: Y(mark.y) - 4, "text-anchor": "end" }, svg, mark.text);
+  }
+  if (options.bound) {
+    const b = options.bound, edge = b.x.map((x, i) => `${X(x).toFixed(1)},${Y(b.y[i]).toFixed(1)}`);
+    const floor = [`${X(b.x[b.x.length - 1]).toFixed(1)},${Y(ymin)}`, `${X(b.x[0]).toFixed(1)},${Y(ymin)}`];
+    node("polygon", { points: edge.concat(floor).join(" "), fill: css("--soft"), opacity: 0.22, class: "bound" }, svg);
   }
   for (const s of options.series) {
     if (s.bars) {
@@ -111,7 +116,7 @@ function live() {
 function drawDistance() {
   const holder = document.getElementById("distance");
   if (!holder) return;
-  drawCurves(holder, data.strategies.filter((s) => !state.hidden.has(s.name)), null, "Distance to the long run over time");
+  drawCurves(holder, data.strategies.filter((s) => !state.hidden.has(s.name)), null, "Distance to the long run over time", data.bound);
 }
 
 function drawPaper(now) {
@@ -119,7 +124,7 @@ function drawPaper(now) {
   if (holder) drawCurves(holder, data.strategies.filter((s) => s.beside), now, "Distance to the steady state, perturbed");
 }
 
-function drawCurves(holder, shown, now, label) {
+function drawCurves(holder, shown, now, label, bound) {
   const series = shown.map((s) => ({ x: s.x, y: s.y, low: s.low, high: s.high, colour: colour(s.name) }));
   const floor = data.tolerance / 20;
   if (now) {
@@ -130,7 +135,7 @@ function drawCurves(holder, shown, now, label) {
   }
   if (!series.length) series.push({ x: [0, AEL], y: [1, 1], colour: "none" });
   chart(holder, {
-    series, log: true, range: [floor, 1], xmin: 0, xlabel: "time in mean episode lengths", height: 360, label, marks: [{ y: data.tolerance, text: "tolerance " + short(data.tolerance) }],
+    series, bound, log: true, range: [floor, 1], xmin: 0, xlabel: "time in mean episode lengths", height: 360, label, marks: [{ y: data.tolerance, text: "tolerance " + short(data.tolerance) }],
   });
 }
 
