@@ -1,10 +1,7 @@
 """Progress of a run: a live bar on a terminal, a plain line from time to time elsewhere, nothing in a library call.
 
-    shown = progress_for(sys.stderr)
-    shown.begin(total=1000, unit="episodes")
-    shown.advance(10, "5,000 steps/s")        # ten more are finished; the text is shown after the count
-    shown.note("block 3 runs again")          # a line of its own
-    shown.end()
+A run calls `begin(total, unit)`, then `advance(finished, text)` whenever more units are finished, `note(text)` for a
+line of its own, and `end()`.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ class Policy(Protocol):
 class UniformPolicy:
     """Draws actions uniformly from the action space, whatever the observation.
 
-    Like Gymnasium's own `space.sample()`, it draws from a shifted exponential distribution where a Box has one bound, and
-    from a standard normal one where it has none.
+    Like Gymnasium's own `space.sample()`, it draws from a shifted exponential distribution where a Box has one bound,
+    and from a standard normal one where it has none.
     """
 
     space: Any
@@ -93,7 +93,7 @@ class Normalisation:
 
 @dataclass(frozen=True)
 class NetworkPolicy:
-    """A network with tanh hidden layers that outputs the mean of a Gaussian, or the logits of one or several choices."""
+    """A network with tanh hidden layers, whose outputs are the mean of a Gaussian or the logits of choices."""
 
     weights: tuple[Array, ...]
     """The weight matrix [in, out] of each layer."""
