@@ -1,14 +1,16 @@
-"""Stable-Baselines3's A2C and PPO, on EnvPool's copies or in processes, with snapshots that steadyrl can evaluate.
+"""Stable-Baselines3's A2C and PPO, on EnvPool or in processes, with snapshots that steadyrl can evaluate.
 
 Settings are those of rl_zoo3 (hyperparams/a2c.yml and ppo.yml), which for A2C on MuJoCo are SB3's defaults with
-normalised observations and rewards. On MuJoCo they are meant for one copy; here both have 16, as SSPG has. PPO then has
-SB3's defaults, normalised, and 2,048 steps an update.
+normalised observations and rewards. On MuJoCo they are meant for one environment; here both have 16, as SSPG has. PPO
+then has SB3's defaults, normalised, and 2,048 steps an update. On Pendulum-v1 both explore by state-dependent noise
+(gSDE), which is drawn anew at every step when they are evaluated.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,14 +24,25 @@ from steadyrl.integrations.sb3 import EnvPoolVecEnv
 from steadyrl.policies.networks import NetworkPolicy, Normalisation
 
 A2C_SETTINGS: dict[str, dict[str, Any]] = {
-    "CartPole-v1": {"copies": 8, "normalise": False},
-    "Acrobot-v1": {"copies": 16, "normalise": True},
-    "Hopper-v5": {"copies": 16, "normalise": True},
-    "HalfCheetah-v5": {"copies": 16, "normalise": True},
+    "CartPole-v1": {"n_envs": 8, "normalise": False},
+    "Acrobot-v1": {"n_envs": 16, "normalise": True},
+    "Pendulum-v1": {
+        "n_envs": 8,
+        "normalise": True,
+        "n_steps": 8,
+        "gamma": 0.9,
+        "gae_lambda": 0.9,
+        "vf_coef": 0.4,
+        "learning_rate": lambda left: left * 7e-4,
+        "use_sde": True,
+        "policy_kwargs": {"log_std_init": -2, "ortho_init": False},
+    },
+    "Hopper-v5": {"n_envs": 16, "normalise": True},
+    "HalfCheetah-v5": {"n_envs": 16, "normalise": True},
 }
 PPO_SETTINGS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
-        "copies": 8,
+        "n_envs": 8,
         "normalise": False,
         "n_steps": 32,
         "batch_size": 256,
@@ -39,27 +52,37 @@ PPO_SETTINGS: dict[str, dict[str, Any]] = {
         "learning_rate": lambda left: left * 1e-3,
         "clip_range": lambda left: left * 0.2,
     },
-    "Acrobot-v1": {"copies": 16, "normalise": True, "n_steps": 256, "gae_lambda": 0.94, "n_epochs": 4},
-    "Hopper-v5": {"copies": 16, "normalise": True, "n_steps": 128},
-    "HalfCheetah-v5": {"copies": 16, "normalise": True, "n_steps": 128},
+    "Acrobot-v1": {"n_envs": 16, "normalise": True, "n_steps": 256, "gae_lambda": 0.94, "n_epochs": 4},
+    "Pendulum-v1": {
+        "n_envs": 4,
+        "normalise": False,
+        "n_steps": 1024,
+        "gamma": 0.9,
+        "gae_lambda": 0.95,
+        "learning_rate": 1e-3,
+        "use_sde": True,
+        "sde_sample_freq": 4,
+    },
+    "Hopper-v5": {"n_envs": 16, "normalise": True, "n_steps": 128},
+    "HalfCheetah-v5": {"n_envs": 16, "normalise": True, "n_steps": 128},
 }
 
 
 def make_model(algorithm: str, name: str, seed: int, *, processes: bool = False) -> Any:
-    """Return a model with its copies."""
+    """Return a model with its environments."""
     settings = dict((A2C_SETTINGS if algorithm == "a2c" else PPO_SETTINGS)[name])
-    copies, normalise = settings.pop("copies"), settings.pop("normalise")
+    n_envs, normalise = settings.pop("n_envs"), settings.pop("normalise")
     if processes:
-        envs: Any = make_vec_env(name, copies, seed=seed, vec_env_cls=SubprocVecEnv)
+        envs: Any = make_vec_env(name, n_envs, seed=seed, vec_env_cls=SubprocVecEnv)
     else:
-        envs = EnvPoolVecEnv(name, copies, seed=seed, num_threads=1)
+        envs = EnvPoolVecEnv(name, n_envs, seed=seed, num_threads=1)
     if normalise:
         envs = VecNormalize(envs, gamma=settings.get("gamma", 0.99))
     kind = A2C if algorithm == "a2c" else PPO
     return kind("MlpPolicy", envs, seed=seed, device="cpu", **settings)
 
 
-def train(model: Any, steps: int, every: int, look: Callable[[int, NetworkPolicy], None]) -> float:
+def train(model: Any, steps: int, every: int, look: Callable[[int, Any], None]) -> float:
     """Train, and look at the policy every so many steps; return the seconds that training alone took."""
     watcher = _Watcher(every, look)
     begun = time.perf_counter()
@@ -68,7 +91,7 @@ def train(model: Any, steps: int, every: int, look: Callable[[int, NetworkPolicy
 
 
 class _Watcher(BaseCallback):
-    def __init__(self, every: int, look: Callable[[int, NetworkPolicy], None]) -> None:
+    def __init__(self, every: int, look: Callable[[int, Any], None]) -> None:
         super().__init__()
         self._every, self._next, self._look = every, every, look
         self.seconds = 0.0
@@ -90,7 +113,26 @@ class _Watcher(BaseCallback):
             self.seconds += time.perf_counter() - begun
 
 
-def resolve_policy(model: Any) -> NetworkPolicy:
+@dataclass(frozen=True)
+class StateDependentNoise:
+    """A Gaussian whose deviation is linear in the last hidden layer, squared (gSDE), with noise drawn at every step."""
+
+    weights: tuple[Any, ...]
+    biases: tuple[Any, ...]
+    deviations: Any
+    """[hidden, actions]."""
+    normalisation: Normalisation | None
+
+    def act(self, observations: Any, rng: np.random.Generator) -> Any:
+        """Return an action for each observation."""
+        x = observations if self.normalisation is None else self.normalisation(observations)
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            x = np.tanh(x @ weight + bias)
+        mean = x @ self.weights[-1] + self.biases[-1]
+        return mean + np.sqrt(x**2 @ self.deviations**2 + 1e-6) * rng.standard_normal(mean.shape)
+
+
+def resolve_policy(model: Any) -> NetworkPolicy | StateDependentNoise:
     """Return the numpy twin of an SB3 policy with tanh layers."""
     policy = model.policy
     linear = [layer for layer in policy.mlp_extractor.policy_net if isinstance(layer, torch.nn.Linear)]
@@ -101,4 +143,6 @@ def resolve_policy(model: Any) -> NetworkPolicy:
     seen, envs = None, model.get_env()
     if isinstance(envs, VecNormalize):
         seen = Normalisation(envs.obs_rms.mean.copy(), np.sqrt(envs.obs_rms.var + envs.epsilon), envs.clip_obs)
+    if model.use_sde:
+        return StateDependentNoise(weights, biases, np.exp(log_std), seen)
     return NetworkPolicy(weights, biases, log_std, normalisation=seen)

@@ -3,6 +3,7 @@
 - `settings`: all settings of a run, which are also the options of `steadyrl train`
 - `training`: `train`, the loop around the updates, and the files of a run
 - `update`: one update from top to bottom: batch, returns, policy step, critic epochs, normalisation
+- `natural`: the natural gradient, the policy's optimiser for continuous actions
 - `batch`: what a batch is, and who draws it: `online` (environments that never stop) or `fresh` (new rollouts)
 - `stream`, `vector_envs`: the environments of an online run, and how a resumed run repeats them
 - `returns`: lambda-returns (GAE without a discount)

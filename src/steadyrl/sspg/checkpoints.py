@@ -25,7 +25,7 @@ from steadyrl.sspg.settings import Settings
 
 CHECKPOINT, POLICY, HISTORY = "checkpoint.npz", "policy.safetensors", "history.csv"
 _KIND = "training checkpoint"
-_FORMAT = 4  # of what the arrays mean: another critic or another header, another number
+_FORMAT = 5  # of what the arrays mean: another critic or another header, another number
 _FREE = ("workers", "address", "checkpoint_every", "step_timeout")
 """Settings that the result does not depend on, and that are not saved."""
 

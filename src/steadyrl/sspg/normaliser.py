@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from gymnasium.wrappers.utils import RunningMeanStd
 from numpy.typing import NDArray
 
 from steadyrl.policies.networks import Normalisation
@@ -16,33 +17,38 @@ _SMALLEST = 1e-4  # deviation below which a value counts as constant
 
 
 class Normaliser:
-    """Mean and variance of all observations so far, added batch by batch (Chan's update)."""
+    """Mean and deviation of all observations so far, by Gymnasium's RunningMeanStd.
+
+    It differs from Gymnasium's wrapper in where it starts: with nothing instead of a ten-thousandth of an observation,
+    or with the normalisation of a trained policy; and in that deviations are bounded below instead of variances.
+    """
 
     def __init__(self, size: int, known: Normalisation | None = None) -> None:
-        self.count = 0.0 if known is None else _KNOWN
-        self.mean = np.zeros(size) if known is None else known.mean.copy()
-        self._squares = np.zeros(size) if known is None else np.square(known.std) * _KNOWN
+        self._running: Any = RunningMeanStd(epsilon=0.0 if known is None else _KNOWN, shape=(size,))  # type: ignore[no-untyped-call]
+        if known is not None:
+            self._running.mean, self._running.var = known.mean.copy(), np.square(known.std)
+
+    @property
+    def mean(self) -> Array:
+        """The mean of each value."""
+        return np.asarray(self._running.mean)
 
     @property
     def std(self) -> Array:
         """The standard deviation of each value."""
-        return np.maximum(np.sqrt(self._squares / max(self.count, 1.0)), _SMALLEST)
+        deviations: Array = np.maximum(np.sqrt(self._running.var), _SMALLEST)
+        return deviations
 
     def add(self, observations: Array) -> None:
         """Add [B, d]."""
-        n = len(observations)
-        mean = observations.mean(axis=0)
-        gap = mean - self.mean
-        total = self.count + n
-        self._squares += np.square(observations - mean).sum(axis=0) + gap**2 * (self.count * n / total)
-        self.mean = self.mean + gap * (n / total)
-        self.count = total
+        self._running.update(observations)
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
-        return {"count": np.float64(self.count), "mean": self.mean, "squares": self._squares}
+        """Return the arrays that a checkpoint keeps."""
+        running = self._running
+        return {"count": np.float64(running.count), "mean": running.mean, "variance": running.var}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        self.count = float(state["count"])
-        self.mean, self._squares = np.array(state["mean"], dtype=float), np.array(state["squares"], dtype=float)
+        """Go on from the arrays of a checkpoint."""
+        self._running.count = float(state["count"])
+        self._running.mean, self._running.var = (np.array(state[name], dtype=float) for name in ("mean", "variance"))

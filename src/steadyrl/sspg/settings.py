@@ -49,12 +49,17 @@ class Settings:
         "Steps of each environment per update, 32 by default; with 'fresh', of each rollout from t* on, 1 by default.",
     )
     seed: int = _option(0, "Random seed; the same seed gives the same policy file, to the byte.")
-    optimiser: Literal["adam", "sgd"] = _option(
-        "adam", "Optimiser of the policy: 'adam', which cancels the gradient's length, or 'sgd'."
+    optimiser: Literal["auto", "natural", "adam", "sgd"] = _option(
+        "auto",
+        "Optimiser of the policy: 'natural' (natural gradient, steps of size max_kl), 'adam' or 'sgd'; 'auto' is "
+        "'natural' for continuous actions and 'adam' for discrete ones.",
     )
-    learning_rate: float = _option(1e-3, "Learning rate of the policy.")
+    learning_rate: float = _option(1e-3, "Learning rate of the policy with 'adam' and 'sgd'.")
+    max_kl: float = _option(
+        0.01, "With 'natural': mean KL divergence between the policies before and after an update, in nats."
+    )
     learning_rate_decay: Literal["none", "linear"] = _option(
-        "linear", "'linear': the learning rate falls to 0 over the run; 'none': it is constant."
+        "linear", "'linear': learning_rate and max_kl fall to 0 over the run; 'none': they are constant."
     )
     episode_length_factor: bool = _option(True, "Multiply the gradient by its factor E[T] - 1 (Theorem 5).")
     baseline: Literal["critic", "none"] = _option(
@@ -67,10 +72,12 @@ class Settings:
     )
     trace: float = _option(0.95, "Lambda of GAE: 0 trusts the critic, 1 the rewards.")
     critic_learning_rate: float = _option(3e-3, "Learning rate of the critic, which is trained with Adam.")
-    critic_epochs: int = _option(4, "Critic epochs per update.")
+    critic_epochs: int | None = _option(
+        None, "Critic epochs per update; by default 12 with 'natural', whose policies change faster, and 4 otherwise."
+    )
     entropy: float = _option(0.0, "Weight of the entropy bonus, in units of reward per step.")
     max_gradient_norm: float | None = _option(
-        None, "Clip the gradient (with its factor) to this norm; by default it is not clipped."
+        None, "With 'adam' and 'sgd': clip the gradient (with its factor) to this norm; by default it is not clipped."
     )
     truncation: Literal["terminal", "bootstrap"] = _option(
         "terminal",
@@ -117,7 +124,14 @@ class Settings:
             self._check_choice(name)
         if self.steps is None and self.updates is None:
             raise TrainingError("neither steps nor updates is given, so training would never stop; give one of them")
-        for name in ("learning_rate", "critic_learning_rate", "max_gradient_norm", "step_timeout", "checkpoint_every"):
+        for name in (
+            "learning_rate",
+            "max_kl",
+            "critic_learning_rate",
+            "max_gradient_norm",
+            "step_timeout",
+            "checkpoint_every",
+        ):
             self._check_range(name, 0.0, math.inf, "positive", ends=False)
         self._check_range("trace", 0.0, 1.0, "between 0 and 1", ends=True)
         self._check_range("entropy", 0.0, math.inf, "0 or more", ends=True)
@@ -173,7 +187,7 @@ class Settings:
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "method": ("online", "fresh"),
-    "optimiser": ("adam", "sgd"),
+    "optimiser": ("auto", "natural", "adam", "sgd"),
     "learning_rate_decay": ("none", "linear"),
     "baseline": ("critic", "none"),
     "returns": ("critic", "monte-carlo"),

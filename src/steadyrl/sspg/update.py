@@ -15,10 +15,11 @@ from torch import Tensor
 
 from steadyrl.common.storage import unprefixed, with_prefix
 from steadyrl.errors import TrainingError
-from steadyrl.policies.modules import NetworkModule
+from steadyrl.policies.modules import GaussianPolicy, NetworkModule
 from steadyrl.policies.networks import Normalisation
 from steadyrl.sspg.batch import Sampler
 from steadyrl.sspg.critic import Critic
+from steadyrl.sspg.natural import natural_step
 from steadyrl.sspg.normaliser import Normaliser
 from steadyrl.sspg.settings import Settings
 
@@ -48,7 +49,10 @@ class Learner:
         rng: np.random.Generator,
     ) -> None:
         self.policy, self.critic, self.normaliser, self.settings, self.rng = policy, critic, normaliser, settings, rng
-        self.optimiser = make_optimiser(policy, settings.optimiser, settings.learning_rate)
+        by_default = "natural" if isinstance(policy, GaussianPolicy) else "adam"
+        chosen = by_default if settings.optimiser == "auto" else settings.optimiser
+        self.optimiser = None if chosen == "natural" else make_optimiser(policy, chosen, settings.learning_rate)
+        self.critic_epochs = settings.critic_epochs or (12 if chosen == "natural" else 4)
         self.critic_optimiser = make_optimiser(critic, "adam", settings.critic_learning_rate)
 
     def update(self, sampler: Sampler, number: int, remaining: float) -> dict[str, float]:
@@ -75,10 +79,11 @@ class Learner:
 
         # The policy takes one step along (E[T] - 1) mean(A grad log pi).
         factor = batch.average_episode_length - 1 if settings.episode_length_factor else 1.0
-        log_prob, entropy = policy.log_prob_and_entropy(self._tensor(features[acted]), batch.actions)
+        states = self._tensor(features[acted])
+        log_prob, entropy = policy.log_prob_and_entropy(states, batch.actions)
         bonus = settings.entropy * entropy.mean() if settings.entropy else 0.0
         loss = -factor * ((self._tensor(weights).to(log_prob.dtype) * log_prob).mean() + bonus)
-        gradient_norm = self._step(loss, remaining)
+        gradient_norm = self._step(loss, states, remaining)
 
         # The critic takes several epochs towards the returns, around the line as measured now.
         line = batch.line(critic.baseline, critic.time_left(inputs[acted]), returns)
@@ -86,7 +91,7 @@ class Learner:
             inputs[acted],
             returns,
             self.critic_optimiser,
-            settings.critic_epochs,
+            self.critic_epochs,
             line=line,
             bootstrapped=batch.bootstrapped,
             rng=self.rng,
@@ -107,19 +112,18 @@ class Learner:
             "critic_loss": critic_loss,
         }
 
-    def _step(self, loss: Tensor, remaining: float) -> float:
-        """Take a gradient step; return the gradient's norm before any clipping."""
+    def _step(self, loss: Tensor, states: Tensor, remaining: float) -> float:
+        """Take one step of the policy; return the gradient's norm before any clipping."""
         settings = self.settings
-        self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        limit = math.inf if settings.max_gradient_norm is None else settings.max_gradient_norm
-        norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), limit))
+        scale = remaining if settings.learning_rate_decay == "linear" else 1.0
+        if self.optimiser is None:
+            norm = natural_step(self.policy, loss, states, settings.max_kl * scale)
+        else:
+            norm = gradient_step(
+                self.policy, loss, self.optimiser, settings.learning_rate * scale, settings.max_gradient_norm
+            )
         if not math.isfinite(norm):
             raise TrainingError(f"the gradient's norm is {norm}; {_ADVICE}")
-        rate = settings.learning_rate * (remaining if settings.learning_rate_decay == "linear" else 1.0)
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
-        self.optimiser.step()
         if not all(bool(torch.isfinite(parameter).all()) for parameter in self.policy.parameters()):
             raise TrainingError(f"the policy's weights are no longer finite numbers; {_ADVICE}")
         return norm
@@ -127,12 +131,16 @@ class Learner:
     def _tensor(self, values: Any) -> Tensor:
         return torch.as_tensor(values, device=self.policy.mean.device)
 
+    def _optimisers(self) -> dict[str, torch.optim.Optimizer]:
+        own = {} if self.optimiser is None else {"optimiser": self.optimiser}  # a natural step remembers nothing
+        return {**own, "critic_optimiser": self.critic_optimiser}
+
     def state(self) -> dict[str, Any]:
         """Return every number that a checkpoint keeps, as arrays."""
         found: dict[str, Any] = {}
         for part, module in (("policy", self.policy), ("critic", self.critic)):
             found |= with_prefix(part, {name: _array(tensor) for name, tensor in module.state_dict().items()})
-        for part, optimiser in (("optimiser", self.optimiser), ("critic_optimiser", self.critic_optimiser)):
+        for part, optimiser in self._optimisers().items():
             for number, entries in optimiser.state_dict()["state"].items():
                 arrays = {name: _array(value) for name, value in entries.items() if value is not None}
                 found |= with_prefix(f"{part}/{number}", arrays)
@@ -142,7 +150,7 @@ class Learner:
         """Go on from what `state` returned."""
         for part, module in (("policy", self.policy), ("critic", self.critic)):
             module.load_state_dict({name: torch.as_tensor(value) for name, value in unprefixed(part, arrays).items()})
-        for part, optimiser in (("optimiser", self.optimiser), ("critic_optimiser", self.critic_optimiser)):
+        for part, optimiser in self._optimisers().items():
             state: dict[int, dict[str, Any]] = {}
             for name, value in unprefixed(part, arrays).items():
                 number, entry = name.split("/")
@@ -158,6 +166,20 @@ def as_seen(observations: Array, policy: NetworkModule) -> Any:
         return observations.astype(np.float32)
     mean, std = policy.mean.cpu().numpy(), policy.std.cpu().numpy()
     return Normalisation(mean, std, policy.limit)(observations).astype(np.float32)
+
+
+def gradient_step(
+    policy: NetworkModule, loss: Tensor, optimiser: torch.optim.Optimizer, rate: float, max_norm: float | None
+) -> float:
+    """Take a step of the optimiser, unless the gradient is not finite; return its norm before any clipping."""
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    norm = float(torch.nn.utils.clip_grad_norm_(policy.parameters(), math.inf if max_norm is None else max_norm))
+    if math.isfinite(norm):
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        optimiser.step()
+    return norm
 
 
 def make_optimiser(module: torch.nn.Module, name: str, rate: float) -> torch.optim.Optimizer:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 from functools import partial
 from typing import Any
 
@@ -15,6 +17,7 @@ from steadyrl.errors import StepTimeoutError, TrainingError
 from steadyrl.integrations.envpool.twins import against_envpool
 from steadyrl.integrations.envpool.vector_env import EnvPoolVectorEnv
 from steadyrl.rollouts.planning import Backend, Options, choose_backend
+from steadyrl.rollouts.worker import end_with
 from steadyrl.sspg.settings import Settings
 from steadyrl.wrappers.phase_monitor import PhaseMonitor
 from steadyrl.wrappers.staggered_vector_env import StaggeredVectorEnv
@@ -49,7 +52,7 @@ def make_vector_env(source: Source, backend: Backend, settings: Settings, *, res
     elif backend == "serial":
         envs = SyncVectorEnv([source.make] * count, autoreset_mode=AutoresetMode.NEXT_STEP)
     elif backend == "processes":
-        envs = TimedVectorEnv([partial(_make, source)] * count, settings.step_timeout)
+        envs = TimedVectorEnv([partial(_make, source, os.getpid())] * count, settings.step_timeout)
     else:
         raise TrainingError(f"environments that never stop cannot be stepped by {backend!r}; use 'envpool'")
     how: dict[str, Any] = {"tolerance": settings.tolerance, "n_steps": settings.n_steps_used}
@@ -87,5 +90,10 @@ class TimedVectorEnv(AsyncVectorEnv):
             ) from error
 
 
-def _make(source: Source) -> Any:
+def _make(source: Source, trainer: int) -> Any:
+    """Make an environment; in a process of its own, leave signals to the trainer, and end when that does."""
+    if os.getpid() != trainer:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches all processes
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        end_with(os.getppid())
     return source.make()

@@ -1,0 +1,212 @@
+"""What a training run survives: signals, other runs in its folder, environments that hang or exit; and videos."""
+
+import functools
+import io
+import json
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import gymnasium
+import numpy as np
+import pytest
+
+from steadyrl import Settings, evaluate, train
+from steadyrl.environments.seeding import episode_seeds
+from steadyrl.errors import RolloutError, TrainingError
+from steadyrl.policies.networks import Normalisation
+from steadyrl.sspg.normaliser import Normaliser
+from steadyrl.sspg.video import check_video, record_video
+
+SMALL = {"num_envs": 4, "n_steps": 8, "backend": "serial"}
+
+
+def run(*arguments, **how):
+    command = [sys.executable, "-m", "steadyrl", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, **how)
+
+
+class Odd(gymnasium.Env):
+    """Does something odd after so many steps of one environment."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, what="exit", after=20):
+        self.what, self.after, self.steps = what, after, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == self.after:
+            if self.what == "exit":
+                sys.exit(0)
+            time.sleep(600)
+        return np.zeros(2, np.float32), 1.0, self.steps % 7 == 0, False, {}
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_an_environment_that_exits_is_an_error_and_not_the_end_of_the_program(tmp_path, backend):
+    settings = Settings(updates=9, **SMALL | {"backend": backend})
+    with pytest.raises(TrainingError, match=r"update 3: .*last good checkpoint is kept"):
+        train(functools.partial(Odd, "exit"), settings, out=tmp_path / "run")
+
+
+def test_an_environment_that_hangs_is_ended_by_the_step_timeout(tmp_path):
+    settings = Settings(updates=9, step_timeout=2.0, **SMALL | {"backend": "processes"})
+    with pytest.raises(TrainingError, match=r"update 3: .*step_timeout, 2 s"):
+        train(functools.partial(Odd, "hang"), settings, out=tmp_path / "run")
+    assert not multiprocessing.active_children()
+
+
+def test_two_runs_cannot_use_one_folder(tmp_path):
+    settings = Settings(updates=3, **SMALL)
+    entered, leave = threading.Event(), threading.Event()
+
+    def wait(state):
+        entered.set()
+        leave.wait(60)
+
+    with_folder = functools.partial(train, "CartPole-v1", settings, out=tmp_path / "run")
+    first = threading.Thread(target=with_folder, kwargs={"after_update": wait})
+    first.start()
+    try:
+        assert entered.wait(60)
+        with pytest.raises(TrainingError, match="in use by another run"):
+            with_folder(resume=True)
+    finally:
+        leave.set()
+        first.join()
+    with_folder(resume=True)  # it is free again
+
+
+def test_sigterm_writes_a_checkpoint_and_says_how_to_go_on(tmp_path):
+    command = [sys.executable, "-m", "steadyrl", "train", "CartPole-v1", "--out", str(tmp_path / "run")]
+    command += ["--num-envs", "4", "--backend", "serial", "--steps", "100000000", "--checkpoint-every", "0.05"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        while not (tmp_path / "run" / "policy.safetensors").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "repeat with --resume" in said
+    assert "Traceback" not in said
+
+
+def test_workers_and_times_between_checkpoints_do_not_change_any_file(tmp_path):
+    how = [{"workers": 1}, {"workers": 2, "checkpoint_every": 0.001, "step_timeout": 1000.0}]
+    for name, more in zip("ab", how, strict=True):
+        train("CartPole-v1", Settings(updates=4, num_envs=4, n_steps=8, **more), out=tmp_path / name)
+    for file in ("checkpoint.npz", "policy.safetensors", "history.csv"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_redirected_training_prints_a_line_from_time_to_time(monkeypatch):
+    monkeypatch.setattr("steadyrl.common.progress.LINE_EVERY", 0.0)
+    said = io.StringIO()
+    train("CartPole-v1", Settings(updates=3, **SMALL), progress=said)
+    lines = [line for line in said.getvalue().splitlines() if re.match(r"\d/3 updates ", line)]
+    assert len(lines) == 3
+    assert "mean episode length" in lines[-1]
+    assert "steps/s" in lines[-1]
+
+
+def test_without_pytorch_training_names_the_extra_and_evaluation_works():
+    code = """
+import sys
+sys.modules["torch"] = None
+import steadyrl
+for name in ("train", "Trained"):
+    try:
+        getattr(steadyrl, name)
+    except steadyrl.MissingExtraError as error:
+        assert "pip install 'steadyrl[train]'" in str(error), error
+    else:
+        raise AssertionError(name)
+assert len(steadyrl.evaluate("CartPole-v1", "uniform", 2, backend="serial").episodes) == 2
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_running_mean_and_deviation_are_those_of_all_observations():
+    rng = np.random.default_rng(0)
+    batches = [rng.normal(3.0, 2.0, size=(n, 2)) for n in (1, 7, 100)]
+    running, together = Normaliser(2), np.concatenate(batches)
+    for batch in batches:
+        running.add(batch)
+    np.testing.assert_allclose(running.mean, together.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(running.std, together.std(axis=0), rtol=1e-12)
+    known = Normaliser(2, Normalisation(np.array([5.0, 5.0]), np.array([1.0, 2.0]), 10.0))
+    np.testing.assert_allclose(known.std, [1.0, 2.0])
+
+
+# Videos
+
+
+def test_a_video_shows_an_episode_that_is_reported(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr("steadyrl.sspg.video._write", lambda pictures, rate, target: seen.append(len(pictures)))
+    found = evaluate("CartPole-v1", "uniform", 7, seed=3, backend="serial", trajectories=True)
+    video = record_video("CartPole-v1", found, tmp_path / "a.mp4")
+    assert video.episode_return == np.median(found.episodes.returns) == found.episodes.returns[video.episode]
+    assert seen == [found.episodes.lengths[video.episode] + 1]
+    # By the other route: an environment that begins with the same seed begins in the same state.
+    env = gymnasium.make("CartPole-v1")
+    first, _ = env.reset(seed=int(episode_seeds(3, video.episode, 1)[0]))
+    np.testing.assert_array_equal(first, found.episodes.trajectories.of(video.episode)[0][0].astype(np.float32))
+    third = record_video("CartPole-v1", found, tmp_path / "a.mp4", episode=2)
+    assert (third.episode, third.episode_return) == (2, found.episodes.returns[2])
+    with pytest.raises(RolloutError, match="trajectories=True"):
+        record_video("CartPole-v1", evaluate("CartPole-v1", "uniform", 2, backend="serial"), tmp_path / "a.mp4")
+
+
+def test_a_video_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+    import moviepy
+
+    def broken(clip, name, **_):
+        with open(name, "wb") as file:
+            file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(moviepy.ImageSequenceClip, "write_gif", broken)
+    (tmp_path / "a.gif").write_bytes(b"good")
+    found = evaluate("CartPole-v1", "uniform", 1, backend="serial", trajectories=True)
+    with pytest.raises(OSError, match="No space left"):
+        record_video("CartPole-v1", found, tmp_path / "a.gif")
+    assert (tmp_path / "a.gif").read_bytes() == b"good"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.gif"]
+
+
+def test_what_cannot_be_filmed_is_refused_before_any_episode(tmp_path):
+    check_video("CartPole-v1", tmp_path / "a.mp4")
+    with pytest.raises(RolloutError, match="cannot be shown as pictures"):
+        check_video("steadyrl/StateSweep-v0", tmp_path / "b.mp4")
+    with pytest.raises(RolloutError, match=r"name it .mp4"):
+        check_video("CartPole-v1", tmp_path / "a.avi")
+    with pytest.raises(RolloutError, match="no such directory"):
+        check_video("CartPole-v1", tmp_path / "none" / "a.mp4")
+
+
+def test_evaluate_on_the_command_line_says_which_episode_was_filmed(tmp_path):
+    train("CartPole-v1", Settings(updates=1, **SMALL), out=tmp_path / "run")
+    policy = tmp_path / "run" / "policy.safetensors"
+    options = ["--episodes", 5, "--backend", "serial"]
+    found = run("evaluate", "CartPole-v1", policy, *options, "--video", tmp_path / "a.gif", "--json")
+    assert found.returncode == 0, found.stderr
+    shown = json.loads(found.stdout)
+    assert (tmp_path / "a.gif").stat().st_size > 1000
+    returns = evaluate("CartPole-v1", policy, 5, backend="serial").episodes.returns
+    assert shown["video"]["return"] == np.median(returns) == returns[shown["video"]["episode"]]
+    other_way = run("evaluate", policy, "CartPole-v1", *options, env={**os.environ, "COLUMNS": "200"})
+    assert other_way.returncode == 0, other_way.stderr
+    assert f"{shown['return']['value']:.6g}, 95% interval" in other_way.stdout
