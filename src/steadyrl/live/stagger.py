@@ -78,7 +78,6 @@ class StaggerController:
             flags = self._flags(mask, "mask")
             self._ages[flags] = 1
             self._restarting = self._restarting & ~flags
-            self._oldest = int(self._ages.max())
             return
         if seed is not None:
             several = isinstance(seed, list | tuple | np.ndarray)
@@ -113,14 +112,15 @@ class StaggerController:
                         "reset; an episode has at least one action"
                     )
                 self._ages[self._restarting] = 1
-                self._oldest = int(self._ages.max())
         self._rows[self._filled] = self._ages
         self._ended[self._filled] = done
         self._filled += 1
         ends = int(np.count_nonzero(done))
         self._time += 1
         self._natural_ends += ends
-        # `law.looks`, with what it needs at hand
+        # `law.looks`, with what it needs at hand; `_oldest` is an upper bound, made exact where it matters
+        if self._oldest > self._known:
+            self._oldest = int(self._ages.max())
         if self._active or self._time % law.LOOK == 0 or self._oldest > self._known or ends > self._most_ends:
             cut = self._decide(done)
             if cut.any():
@@ -152,7 +152,6 @@ class StaggerController:
         self._oldest += 1
         if ends:
             self._ages[over] = 1
-            self._oldest = int(self._ages.max())
 
     def _fold(self) -> None:
         """Count what was written down since the last look, and make room for the ages seen."""

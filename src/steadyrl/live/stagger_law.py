@@ -196,8 +196,7 @@ def learn(state: StaggerState) -> StaggerState:
     keep = np.concatenate([by_visits, by_time])
     visits = state.visits * keep + state.new_visits
     ends = state.ends * keep + state.new_ends
-    for j in range(1, len(visits)):
-        visits[j], ends[j] = _believed(visits[j - 1], ends[j - 1], visits[j], ends[j], everywhere=j > 1)
+    visits, ends = _believed(visits, ends)
     seen, ended = visits[-1], ends[-1]
     places = np.arange(len(seen) + 1)
     known = int((places[:-1] * (seen >= _KNOWN)).max())
@@ -214,25 +213,42 @@ def learn(state: StaggerState) -> StaggerState:
     )
 
 
-def _believed(
-    short_visits: Array, short_ends: Array, long_visits: Array, long_ends: Array, *, everywhere: bool
-) -> tuple[Array, Array]:
-    """Return the longer memory, replaced where the shorter one contradicts the rest of it."""
+def _believed(visits: Array, ends: Array) -> tuple[Array, Array]:
+    """Return the memories, each replaced where the next shorter one contradicts the rest of it.
+
+    Replacing goes upwards: the middle memory first, then the longest, by what the middle one is by then.
+    """
+    replaced, _ = _contradicted(visits[:-1], ends[:-1], visits[1:], ends[1:])
+    if not replaced.any():  # then none of what follows changes anything
+        return visits, ends
+    visits, ends = visits.copy(), ends.copy()
+    for j in range(1, len(visits)):
+        pair = slice(j - 1, j), slice(j, j + 1)
+        found, weights = _contradicted(visits[pair[0]], ends[pair[0]], visits[pair[1]], ends[pair[1]], first=j - 1)
+        visits[j] = np.where(found[0], weights[0] * visits[j - 1], visits[j])
+        ends[j] = np.where(found[0], weights[0] * ends[j - 1], ends[j])
+    return visits, ends
+
+
+def _contradicted(
+    short_visits: Array, short_ends: Array, long_visits: Array, long_ends: Array, first: int = 0
+) -> tuple[Flags, Array]:
+    """Return where a longer memory (rows from `first` on) is contradicted, and the weight of what takes its place."""
     rest = np.maximum(long_visits - short_visits, 0.0)
     comparable = rest > _FAINT
+    known = np.maximum(rest, _FAINT)
     compared = short_visits * comparable
-    hazard = np.minimum(np.maximum(long_ends - short_ends, 0.0) / np.maximum(rest, _FAINT), 1.0)
+    hazard = np.minimum(np.maximum(long_ends - short_ends, 0.0) / known, 1.0)
     expected = compared * hazard
-    variance = expected * (1 - hazard) * (1 + compared / np.maximum(rest, _FAINT))
+    variance = expected * (1 - hazard) * (1 + compared / known)
     excess = short_ends * comparable - expected
     here = np.abs(excess) > _AT_ONE_AGE * np.sqrt(variance + 1)
-    all_of_it = (np.abs(np.cumsum(excess)) > _UP_TO_AN_AGE * np.sqrt(np.cumsum(variance) + 1)).any() & everywhere
-    replaced = (here | all_of_it) & (short_visits > 0)
+    beyond = np.abs(np.cumsum(excess, axis=1)) > _UP_TO_AN_AGE * np.sqrt(np.cumsum(variance, axis=1) + 1)
+    # The shortest memory has too few visits to an age to judge all of them together.
+    everywhere = beyond.any(axis=1, keepdims=True) & (np.arange(first, first + len(beyond))[:, None] > 0)
+    replaced = (here | everywhere) & (short_visits > 0)
     weight = np.where(here, np.minimum(1.0, _KEPT / np.maximum(short_visits, 1e-9)), 1.0)
-    return (
-        np.where(replaced, weight * short_visits, long_visits),
-        np.where(replaced, weight * short_ends, long_ends),
-    )
+    return replaced, weight
 
 
 def choose(

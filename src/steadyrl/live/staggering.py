@@ -46,7 +46,7 @@ class Staggering(Protocol):
 
     @property
     def phase(self) -> PhaseReport:
-        """How far the ages in the last batch are from those in the long run."""
+        """How far the ages of the moment, or in the last batch, are from those in the long run."""
 
     @property
     def lengths(self) -> EpisodeLengths | None:
@@ -215,68 +215,16 @@ class DesignedStaggering:
         return cut
 
 
-class AnytimeStaggering:
-    """A `StaggerController`, with the report of the batches that a learner sees beside it.
-
-    Args:
-        num_envs: number of environments.
-        same_step: whether a reset takes no step of its own in the stream.
-        tolerance: distance (total variation) up to which `phase` calls batches fair.
-        n_steps: number of steps in the batches that `phase` reports on.
-        seed: seed of the choice between environments of the same age.
-    """
-
-    def __init__(
-        self, num_envs: int, *, same_step: bool, tolerance: float = 0.01, n_steps: int = 16, seed: int | None = None
-    ) -> None:
-        self.tracker = PhaseTracker(num_envs, same_step=same_step, n_steps=n_steps, tolerance=tolerance)
-        self.controller = StaggerController(num_envs, same_step=same_step, seed=seed)
-
-    @property
-    def ages(self) -> Ages:
-        """Ages of the states that the environments are in; 1 after a reset."""
-        return self.controller.ages
-
-    @property
-    def phase(self) -> PhaseReport:
-        """How far the ages in the last batch are from those in the long run."""
-        return self.tracker.report()
-
-    @property
-    def lengths(self) -> EpisodeLengths | None:
-        """Distribution of T of recent episodes, running ones included; None if none has ended yet."""
-        return self.controller.lengths
-
-    @property
-    def cuts(self) -> int:
-        """Number of episodes cut short so far."""
-        return self.controller.cuts
-
-    @property
-    def settled(self) -> bool:
-        """False: the ages are watched for ever, since learning may bring environments back into lockstep."""
-        return False
-
-    def reset(self, mask: Flags | None = None, *, seed: int | list[int] | None = None) -> None:
-        """Take note that all environments were reset, or those in the mask; a seed makes what follows reproducible."""
-        self.controller.reset(mask, seed=seed)
-        self.tracker.reset(mask)
-
-    def step(self, done: Flags) -> Flags:
-        """Return who is cut in this step, given whose episode ended in it by itself; call it once per step."""
-        cut = self.controller.step(done)
-        self.tracker.update(done, cut if cut.any() else None)
-        return cut
-
-
 def make_staggering(
     num_envs: int, delays: DelaysLike, *, same_step: bool, tolerance: float, n_steps: int, seed: int | None
 ) -> Staggering:
-    """Return what decides about cuts: a controller for "auto", a schedule for delays."""
-    how: dict[str, Any] = {"same_step": same_step, "tolerance": tolerance, "n_steps": n_steps, "seed": seed}
+    """Return what decides about cuts: a controller for "auto", a schedule for delays.
+
+    A controller reports on the ages of the moment, a schedule on those in the last batch of `n_steps` steps.
+    """
     if isinstance(delays, str) and delays == "auto":
-        return AnytimeStaggering(num_envs, **how)
-    return DesignedStaggering(num_envs, delays, **how)
+        return StaggerController(num_envs, same_step=same_step, seed=seed)
+    return DesignedStaggering(num_envs, delays, same_step=same_step, tolerance=tolerance, n_steps=n_steps, seed=seed)
 
 
 def for_next_step(delays: Delays, ages: Ages, restarting: Flags) -> Delays:

@@ -53,8 +53,9 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
         delays: "auto"; or `Delays` (as from `design_delays`), or one whole number of steps per environment, which
             stagger the episodes once after each reset of all.
         seed: seed of the choice of environments to cut; by default that of `reset`.
-        tolerance: distance (total variation) up to which `phase` calls batches fair.
-        n_steps: number of steps per update of your algorithm, the batches that `phase` reports on.
+        tolerance: with delays, the distance (total variation) up to which `phase` calls batches fair.
+        n_steps: with delays, the number of steps in the batches that `phase` reports on; with "auto" it reports on the
+            ages of the moment.
 
     Raises:
         WrapperError: if single environments cannot be restarted, a wrapper inside keeps statistics, or the spaces of
@@ -107,7 +108,7 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
 
     @property
     def phase(self) -> PhaseReport:
-        """How far the ages in the last batch are from those in the long run."""
+        """How far the ages of the moment ("auto"), or in the last batch, are from those in the long run."""
         return self._staggering.phase
 
     @property

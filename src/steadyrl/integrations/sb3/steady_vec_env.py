@@ -39,8 +39,9 @@ class SteadyVecEnv(VecEnv):
             every step (`StaggerController`); `Delays`, as from `design_delays`, or one whole number of steps per
             environment, cut each environment once after each reset of all.
         seed: seed of the choice of environments to cut.
-        tolerance: distance (total variation) up to which `phase` calls batches fair.
-        n_steps: number of steps in the batches that `phase` reports on; give the n_steps of PPO or A2C.
+        tolerance: with delays, the distance (total variation) up to which `phase` calls batches fair.
+        n_steps: with delays, the number of steps in the batches that `phase` reports on; with "auto" it reports on the
+            ages of the moment.
 
     Raises:
         WrapperError: if `venv` is a wrapper, or its environments cannot be reset before an episode's end.
@@ -67,7 +68,7 @@ class SteadyVecEnv(VecEnv):
 
     @property
     def phase(self) -> PhaseReport:
-        """How far the ages in the last batch are from those in the long run."""
+        """How far the ages of the moment ("auto"), or in the last batch, are from those in the long run."""
         return self.staggering.phase
 
     @property
