@@ -9,6 +9,7 @@ Episodes are staggered by early truncations.
 - `steady_vec_env`: `SteadyVecEnv` staggers the episodes of a bare VecEnv
 - `make_vec_env`: `make_steady_vec_env` makes such a VecEnv in one line
 - `callback`: `SteadyStateCallback` logs whether environments run in lockstep, and warns
+- `fair_callback`: `FairStatisticsCallback` logs mean return and length of all episodes, running ones included
 """
 
 from steadyrl.errors import MissingExtraError
@@ -20,7 +21,8 @@ except ImportError as error:
 
 from steadyrl.integrations.envpool.sb3_vec_env import EnvPoolVecEnv
 from steadyrl.integrations.sb3.callback import SteadyStateCallback
+from steadyrl.integrations.sb3.fair_callback import FairStatisticsCallback
 from steadyrl.integrations.sb3.make_vec_env import make_steady_vec_env
 from steadyrl.integrations.sb3.steady_vec_env import SteadyVecEnv
 
-__all__ = ["EnvPoolVecEnv", "SteadyStateCallback", "SteadyVecEnv", "make_steady_vec_env"]
+__all__ = ["EnvPoolVecEnv", "FairStatisticsCallback", "SteadyStateCallback", "SteadyVecEnv", "make_steady_vec_env"]
