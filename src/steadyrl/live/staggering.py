@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from steadyrl.common.checks import check_tolerance, whole_number
 from steadyrl.errors import DelaysError
 from steadyrl.lengths.delays import Delays, refuse_lengths
 from steadyrl.lengths.distribution import EpisodeLengths
@@ -222,6 +223,8 @@ def make_staggering(
 
     A controller reports on the ages of the moment, a schedule on those in the last batch of `n_steps` steps.
     """
+    check_tolerance(tolerance)
+    whole_number("n_steps", n_steps, DelaysError)
     if isinstance(delays, str) and delays == "auto":
         return StaggerController(num_envs, same_step=same_step, seed=seed)
     return DesignedStaggering(num_envs, delays, same_step=same_step, tolerance=tolerance, n_steps=n_steps, seed=seed)
