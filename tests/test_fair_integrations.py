@@ -19,6 +19,7 @@ from scripted import Clock, Dice
 from steadyrl import EpisodeLengths, finished_mean
 from steadyrl.errors import StatisticsError
 from steadyrl.integrations.sb3 import FairStatisticsCallback, SteadyVecEnv
+from steadyrl.sspg.recent_episodes import RecentEpisodes
 
 torch.set_num_threads(1)
 
@@ -135,3 +136,19 @@ def test_settings_that_cannot_be_used_are_refused_at_once():
     for settings in ({"memory": 0}, {"level": 2}, {"reward_range": (1, 0)}, {"max_episode_steps": 0}):
         with pytest.raises(StatisticsError):
             FairStatisticsCallback(**settings)
+
+
+def test_the_return_that_train_logs_is_fair_in_lockstep_too():
+    # Episodes of 50 actions with a reward of 1 in the last one, all environments in lockstep, 8 steps an update. From
+    # the first end on the mean return is 1, at every update; the reward per step times E[T] rises and falls.
+    recent, age, found, rates = RecentEpisodes(4), 1, [], []
+    for _ in range(40):
+        ages = (age + np.arange(8)) % 51 + 1  # of the states arrived at: 51 is the terminal state, 1 is the reset
+        age = int(ages[-1])
+        ages = np.repeat(ages[:, None], 4, axis=1)
+        recent.add(ages, ages == 51, (ages == 51) * 1.0)
+        found.append(recent.mean_return)
+        rates.append(recent.reward_rate * recent.average_episode_length)
+    assert found[:6] == [0] * 6
+    np.testing.assert_allclose(found[7:], 1.0)
+    assert max(rates[7:]) - min(rates[7:]) > 0.3
