@@ -96,6 +96,7 @@ class GymnasiumLanes:
         self._source, self._actions, self._watch = source, actions, watch
         self._write = codec.writer()
         self._shape = codec.space.shape if codec.plain else None
+        self._dtype: Any = None  # of the observations that were checked last
         self._envs = [source.make() for _ in range(count)]
         self.observations = np.zeros((count, codec.width))
         self.rewards = np.zeros(count)
@@ -121,7 +122,7 @@ class GymnasiumLanes:
         """Step or reset each lane in turn."""
         ended: list[Ending] = []
         envs, rows, rewards, state, write = self._envs, self._rows, self.rewards, self._state, self._write
-        shape = self._shape
+        shape, dtype = self._shape, self._dtype
         for lane, action in enumerate(self._actions.sent(self._sent)):
             if state[lane] != RUNS:
                 self._reset(lane, ended)
@@ -132,10 +133,11 @@ class GymnasiumLanes:
                     self._watch(self._numbers[lane], self._steps[lane])
                 observation, reward, terminated, truncated, _ = envs[lane].step(action)
                 rewards[lane] = reward if type(reward) is float else as_reward(reward)
-                if type(observation) is ndarray and observation.shape == shape and observation.dtype.kind in "fiub":
+                if type(observation) is ndarray and observation.dtype is dtype and observation.shape == shape:
                     rows[lane][:] = observation
                 else:
                     write(rows[lane], observation)
+                    self._dtype = getattr(observation, "dtype", None)
                 if type(terminated) is not bool or type(truncated) is not bool:
                     terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated)
             except (Exception, SystemExit) as error:
