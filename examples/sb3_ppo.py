@@ -3,7 +3,8 @@
     python examples/sb3_ppo.py           all environments start together and stay in lockstep
     python examples/sb3_ppo.py --cure    episodes are staggered: this adds the lines marked "cure"
 
-Both run on the same DummyVecEnv. Look at steady/phase_distance in the log. Needs, in a clone: pip install ".[sb3]"
+Both run on the same DummyVecEnv. Look at steady/phase_distance and fair/return in the log. Needs, in a clone of the
+repository: pip install ".[sb3]"
 """
 
 import argparse
@@ -12,6 +13,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 
 from steadyrl.integrations.sb3 import (
+    FairStatisticsCallback,
     SteadyStateCallback,
     SteadyVecEnv,  # cure
 )
@@ -36,7 +38,7 @@ def main() -> PPO:
     model = PPO(
         "MlpPolicy", env, n_steps=args.n_steps, batch_size=batch // 4, n_epochs=4, gamma=0.9, seed=args.seed, verbose=1
     )
-    model.learn(args.updates * batch, callback=SteadyStateCallback(), log_interval=10)
+    model.learn(args.updates * batch, callback=[SteadyStateCallback(), FairStatisticsCallback()], log_interval=10)
     env.close()
     return model
 
