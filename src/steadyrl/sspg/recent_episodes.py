@@ -79,9 +79,9 @@ class RecentEpisodes:
 
         It is E[T] times the reward per step (Theorem 4) with ages weighted as at steady state. The stream's own reward
         per step has the stream's ages, and environments in lockstep have all the same one: with a reward of 1 in the
-        last of 50 actions, E[T] times that swings between 0.55 and 1.26. This is what `FairStatistics` estimates, so there
-        is no second column for it. Intervals are left to `evaluate`: a table for each environment, and an estimate
-        without each, would take longer than an update.
+        last of 50 actions, E[T] times that swings between 0.55 and 1.26. This is what `FairStatistics` estimates, so
+        there is no second column for it. Intervals are left to `evaluate`: a table for each environment, and an
+        estimate without each, would take longer than an update.
         """
         alive = self.alive()
         rewards, seen = self._by_age[:, 1 : len(alive) + 1]
