@@ -9,9 +9,9 @@ interpolation; Vanek, Mandel, Brezina 1996), and a V-cycle over the levels preco
 Where states do not aggregate well (an expander: everything is close to everything) the coarse
 levels are left out; what remains, BiCGSTAB with Jacobi sweeps, is then fast by itself.
 
-PyAMG is not used because, to the same residual for both sides, the fastest of its methods that converged on every grid
-measured (smoothed aggregation) takes 1.9 to 2.5 times as long and up to 1.9 times the memory: here one hierarchy, in
-single precision, serves both sides. Its Ruge-Stuben method is as fast on symmetric chains, but fails on the transposed
+PyAMG is not used because, to the same residual for both sides, its smoothed aggregation, which converged on every grid
+measured, takes 1.9 to 2.5 times as long and up to 1.9 times the memory: here one hierarchy, in single precision, serves
+both sides. Its Ruge-Stuben method is as fast on symmetric chains, but fails on the transposed
 system of others (benchmarks/multigrid_peers.py).
 """
 
