@@ -5,9 +5,9 @@
     python benchmarks/league.py cells live figure
 
 *Ages depend on the ends of episodes alone*, so in `cells` each of many copies lives through lengths of real episodes,
-drawn from those collected, under the very code that cuts, delays or perturbs (Restagger, Delays, Perturbation). A
-cell's measured distance is that of their ages from the stationary ones, free of the bias of finitely many copies.
-Beside it the
+drawn from those collected, under the very code that cuts, delays or perturbs (StaggerController, designed delays,
+Perturbation). A cell's measured distance is that of their ages from the stationary ones, free of the bias of finitely
+many copies. Beside it the
 computed one. `live` then runs the wrappers on the real simulators, with fewer copies. Time is counted in steps of
 the learning process, resets included, in average episode lengths (AEL).
 """
@@ -41,10 +41,11 @@ from steadyrl import (
     pre_roll,
     uniform_delays,
 )
+from steadyrl.lengths.anytime import anytime_distance, least_distance
 from steadyrl.lengths.delays import delayed_distance
 from steadyrl.lengths.renewal import phase_distance, renewal_sequence
 from steadyrl.lengths.truncated_episodes import cut, first_cut_distance, stagger_distance
-from steadyrl.live.staggering import Restagger
+from steadyrl.live.staggering import make_staggering
 from steadyrl.policies import UniformPolicy, random_gaussian_policy
 
 SEED = 0
@@ -101,7 +102,7 @@ class Way:
     first: np.ndarray | None = None  # P(horizon = h) of the first episode
     later: np.ndarray | None = None  # and of all others
     detour: Perturbation | None = None
-    staggered: Any = None  # delays for Restagger
+    staggered: Any = None  # delays, or "auto" for a StaggerController
     waste: float = 0.0
     """The share of simulated steps that is thrown away for ever."""
     one_off: float = 0.0
@@ -149,7 +150,8 @@ def ways(lengths: EpisodeLengths, limit: int, steps: int) -> list[Way]:
         Way("designed delays, pre-roll", delayed(lengths, designed, steps), delays=designed, one_off=designed.mean)
     )
     found.append(Way("designed delays, stagger", staggered(lengths, designed, steps), staggered=designed))
-    found.append(Way("auto", None, staggered="auto"))
+    computed = anytime_distance(lengths, steps, same_step=False)
+    found.append(Way("anytime staggering", computed, staggered="auto"))
     return found
 
 
@@ -198,7 +200,8 @@ def simulate(
     start = -(np.zeros(copies, dtype=np.int64) if way.delays is None else way.delays.assign(copies, rng=rng))
     restagger = None
     if way.staggered is not None:
-        restagger = Restagger(copies, way.staggered, same_step=False, rng=rng, tolerance=TOLERANCE, n_steps=1)
+        seed = int(rng.integers(2**31))
+        restagger = make_staggering(copies, way.staggered, same_step=False, tolerance=TOLERANCE, n_steps=1, seed=seed)
     for t in range(1 - before, steps + 1):
         active = start < t
         detour = active & (null > 0)
@@ -270,6 +273,8 @@ def cell(way: Way, lengths: EpisodeLengths, steps: int, copies: int) -> dict[str
         "measured": [round(x, 5) for x in measured],
         "noise": [round(x, 5) for x in noise],
     }
+    found["bound"] = [round(float(x), 5) for x in least_distance(lengths, steps)[np.array(times) - 1]]
+    found["above_bound"] = above_bound(times, measured, lengths)
     late = [t for t, d, e in zip(times, measured, noise, strict=True) if d - e > TOLERANCE]
     found["measured_ael"] = _ael(
         0 if not late else math.inf if late[-1] == times[-1] else _next(times, late[-1]), lengths
@@ -284,6 +289,13 @@ def cell(way: Way, lengths: EpisodeLengths, steps: int, copies: int) -> dict[str
             expected = grouped(delays, lengths, times, group, share)
         found["agrees"] = agrees(measured, noise, expected, share)
     return found
+
+
+def above_bound(times: list[int], measured: list[float], lengths: EpisodeLengths) -> float:
+    """Return the measured distance above the bound, on average over the first 3 AEL, interpolated between the times."""
+    last = int(3 * lengths.mean)
+    every = np.interp(np.arange(1, last + 1), times, measured)
+    return round(float((every - least_distance(lengths, last)).mean()), 4)
 
 
 def agrees(measured: list[float], noise: list[float], computed: np.ndarray, share: np.ndarray) -> bool:
@@ -340,11 +352,15 @@ def run_cells(results: dict[str, Any]) -> None:
         steps = int(min(30 * lengths.mean, 15_000))
         copies = int(np.clip(4e7 / steps, 20_000, 400_000))
         rows = results.setdefault("cells", {}).setdefault(name, {})
+        for row in rows.values():
+            if "measured" in row and "above_bound" not in row:
+                row["bound"] = [round(float(x), 5) for x in least_distance(lengths, steps)[np.array(row["times"]) - 1]]
+                row["above_bound"] = above_bound(row["times"], row["measured"], lengths)
         for way in ways(lengths, settings["limit"], steps):
             if way.name in rows:
                 continue
             begin = time.perf_counter()
-            rows[way.name] = cell(way, lengths, steps, copies)
+            rows[way.name] = cell(way, lengths, steps, 20_000 if way.staggered == "auto" else copies)
             show = rows[way.name]
             print(
                 f"{name}: {way.name}: measured {show['measured_ael']}, computed {show.get('computed_ael')} AEL, agrees "
@@ -355,6 +371,7 @@ def run_cells(results: dict[str, Any]) -> None:
         results["cells"][name]["_"] = {
             "E[T]": round(lengths.mean, 3),
             "CV": round(lengths.cv, 4),
+            "bound": round(settled(least_distance(lengths, lengths.longest + 1)) / lengths.mean, 3),
             "episodes": sum(counts[name]),
         }
         save(results)
@@ -371,7 +388,7 @@ def run_relock(results: dict[str, Any]) -> None:
         Way("as it is", None),
         Way("staggered once", None, staggered=once),
         Way("the paper's epsilon, fixed", None, detour=paper),
-        Way("auto", None, staggered="auto"),
+        Way("anytime staggering", None, staggered="auto"),
     ):
         rng = np.random.default_rng(SEED)
         times, distances, wasted, null = [], [], [], 0
@@ -398,6 +415,7 @@ def run_live(results: dict[str, Any]) -> None:
         for way, computed in (
             ("nothing", raw),
             ("designed delays, stagger", delays.distance),
+            ("anytime staggering", anytime_distance(lengths, step, same_step=False)[-1]),
             ("pre-roll", delays.distance),
         ):
             key = f"{name}: {way}"
@@ -431,7 +449,7 @@ def live_ages(name: str, settings: dict[str, Any], way: str, delays: Delays, ste
             found.append(envs._tracker.ages.copy())
         else:
             if way != "nothing":
-                envs = StaggeredVectorEnv(envs, delays)
+                envs = StaggeredVectorEnv(envs, "auto" if way == "anytime staggering" else delays)
             observations, _ = envs.reset(seed=SEED + 1000 * batch)
             age, ended = np.ones(envs.num_envs, dtype=np.int64), np.zeros(envs.num_envs, dtype=bool)
             for _ in range(step - 1):

@@ -58,26 +58,38 @@ def draw_figures(results: dict[str, Any]) -> None:
 def table(results: dict[str, Any], names: list[str]) -> str:
     """The league as a page."""
     lines = [
-        "# The league: how fast each way brings copies to steady state",
+        "# The league: how fast each way brings environments out of lockstep",
         "",
-        "AEL until the measured distance of the copies' ages from the stationary ones stays below 1%, within its "
-        "sampling error (in brackets: computed). Made by `python benchmarks/league.py`, seed 0; the numbers are in "
-        "benchmarks/results/league.json. Copies live through lengths of real episodes; see the script's first lines, "
-        "and the live runs below.",
+        "Mean episode lengths until the measured distance of the environments' ages from the stationary ones stays "
+        "below 1%, within its sampling error (in brackets: computed). The column *bound* says when that is possible at "
+        "all: no environment can be older than the time since its first reset. Pre-rolls start before, and throw that "
+        "away. Made by `python benchmarks/league.py`, seed 0; the numbers are in benchmarks/results/league.json. "
+        "Environments live through lengths of real episodes; see the script's first lines, and the live runs below.",
         "",
         "![The league](league.svg)",
         "",
-        "| environment | E[T] | CV | " + " | ".join(names) + " |",
-        "|---|---|---|" + "---|" * len(names),
+        "| environment | E[T] | CV | bound | " + " | ".join(names) + " |",
+        "|---|---|---|---|" + "---|" * len(names),
     ]
     for environment, cells in results["cells"].items():
         about = cells["_"]
-        row = [environment, f"{about['E[T]']:.4g}", f"{about['CV']:.3g}"]
+        row = [environment, f"{about['E[T]']:.4g}", f"{about['CV']:.3g}", f"{about['bound']:.3g}"]
         lines.append("| " + " | ".join(row + [_shown(cells[way]) for way in names]) + " |")
     some = next(iter(results["cells"].values()))
-    waste = ["", "", ""] + [f"{some[way]['waste']:.0%}" for way in names]
+    waste = ["", "", "", ""] + [f"{some[way]['waste']:.0%}" for way in names]
     waste[0] = "wasted for ever (first row's environment)"
     lines.append("| " + " | ".join(waste) + " |")
+    lines += [
+        "",
+        "## Distance to the bound, averaged over the first 3 mean episode lengths",
+        "",
+        "Below 0 for those ways that run environments before training begins, and throw these steps away.",
+        "",
+        "| environment | " + " | ".join(names) + " |",
+        "|---|" + "---|" * len(names),
+    ]
+    for environment, cells in results["cells"].items():
+        lines.append(f"| {environment} | " + " | ".join(f"{cells[way]['above_bound']:.3f}" for way in names) + " |")
     disagree = [
         f"{environment}, {way}"
         for environment, cells in results["cells"].items()
