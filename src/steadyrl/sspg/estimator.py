@@ -5,7 +5,7 @@
 Q is the return from the action to the end of its episode. What depends on the state alone may be taken off it (a
 baseline): the score averages to zero in every state, so the estimate stays unbiased and becomes less noisy.
 
-Rollouts are independent of each other, times of one rollout are not; the standard error is had from groups of rollouts
+Rollouts are independent of each other, times of one rollout are not; the standard error comes from groups of rollouts
 (batch means), as that of a ratio: the number of samples that are neither null nor terminal varies too.
 """
 
@@ -25,7 +25,7 @@ from steadyrl.rollouts.samples import Samples
 Array = NDArray[np.float64]
 
 GROUPS = 128
-"""Groups of rollouts, at most, that the standard error is had from: enough for 6% of it."""
+"""Largest number of groups of rollouts for the standard error, which is then good to 6%."""
 
 
 @dataclass(frozen=True)
