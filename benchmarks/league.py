@@ -45,7 +45,7 @@ from steadyrl.lengths.anytime import anytime_distance, least_distance
 from steadyrl.lengths.delays import delayed_distance
 from steadyrl.lengths.renewal import phase_distance, renewal_sequence
 from steadyrl.lengths.truncated_episodes import cut, first_cut_distance, stagger_distance
-from steadyrl.live.staggering import make_staggering
+from steadyrl.live.designed_staggering import make_staggering
 from steadyrl.policies import UniformPolicy, random_gaussian_policy
 
 SEED = 0

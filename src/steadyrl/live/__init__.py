@@ -5,8 +5,9 @@ Everything here sees the rewards and ends of episodes and nothing else of an env
 - `ages`: the age of each environment, and visits to each age, from the flags that say whose episode ended
 - `lockstep`: two tests for lockstep, with a stated rate of false alarms
 - `phase`: `PhaseTracker` follows the ages and reports how far they are from the steady state
-- `stagger_law`: anytime-optimal staggering as pure functions; `stagger` has `StaggerController`, the shell around them
-- `staggering`: designed delays as a schedule of truncations, one for each environment
+- `stagger_law`: anytime-optimal staggering as pure functions: who is truncated when; `stagger_controller` has
+  `StaggerController`, the shell around them
+- `designed_staggering`: designed delays as a schedule of truncations, one for each environment
 - `fair_law`: mean return, length and success of all episodes, running ones included, as pure functions;
   `fair_statistics` has `FairStatistics`, the shell around them, and `fair_report` its report with intervals
 """
@@ -14,6 +15,6 @@ Everything here sees the rewards and ends of episodes and nothing else of an env
 from steadyrl.live.fair_report import FairReport
 from steadyrl.live.fair_statistics import FairStatistics
 from steadyrl.live.phase import PhaseReport, PhaseTracker
-from steadyrl.live.stagger import StaggerController
+from steadyrl.live.stagger_controller import StaggerController
 
 __all__ = ["FairReport", "FairStatistics", "PhaseReport", "PhaseTracker", "StaggerController"]

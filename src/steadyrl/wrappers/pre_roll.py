@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from steadyrl.live.staggering import assigned_delays
+from steadyrl.live.designed_staggering import assigned_delays
 from steadyrl.wrappers.acting import batch_actor
 from steadyrl.wrappers.lost_copies import NamingLostCopies
 from steadyrl.wrappers.partial_resets import PartialResets

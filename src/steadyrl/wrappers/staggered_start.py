@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 
 from steadyrl.errors import DelaysError, WrapperError
 from steadyrl.lengths.delays import Delays
-from steadyrl.live.staggering import CutSchedule, for_next_step, hazards_of
+from steadyrl.live.designed_staggering import CutSchedule, for_next_step, hazards_of
 from steadyrl.wrappers.acting import generator_after_reset
 from steadyrl.wrappers.arguments import as_delays, as_plain, check_single
 

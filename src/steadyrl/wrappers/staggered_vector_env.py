@@ -9,8 +9,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from steadyrl.errors import WrapperError
 from steadyrl.lengths.distribution import EpisodeLengths
+from steadyrl.live.designed_staggering import DelaysLike, make_staggering
 from steadyrl.live.phase import PhaseReport
-from steadyrl.live.staggering import DelaysLike, make_staggering
 from steadyrl.wrappers.lost_copies import NamingLostCopies
 from steadyrl.wrappers.partial_resets import PartialResets
 from steadyrl.wrappers.phase_monitor import PhaseMonitor

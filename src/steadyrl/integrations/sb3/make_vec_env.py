@@ -14,7 +14,7 @@ from steadyrl.errors import WrapperError
 from steadyrl.integrations.envpool.sb3_vec_env import EnvPoolVecEnv
 from steadyrl.integrations.envpool.twins import against_envpool
 from steadyrl.integrations.sb3.steady_vec_env import SteadyVecEnv
-from steadyrl.live.staggering import DelaysLike
+from steadyrl.live.designed_staggering import DelaysLike
 
 _CLASSES: dict[str, Any] = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}
 

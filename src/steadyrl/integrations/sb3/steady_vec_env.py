@@ -16,8 +16,8 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
 from steadyrl.errors import WrapperError
 from steadyrl.lengths.distribution import EpisodeLengths
+from steadyrl.live.designed_staggering import DelaysLike, make_staggering
 from steadyrl.live.phase import PhaseReport
-from steadyrl.live.staggering import DelaysLike, make_staggering
 from steadyrl.wrappers.lost_copies import NamingLostCopies
 from steadyrl.wrappers.rows import take_rows, write_rows
 from steadyrl.wrappers.vectors import as_seed

@@ -26,7 +26,7 @@ from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.lengths.next_step_delays import LIKELY, allowing_for_resets, hazards, unforeseen_ends
 from steadyrl.live.ages import Flags
 from steadyrl.live.phase import PhaseReport, PhaseTracker
-from steadyrl.live.stagger import StaggerController
+from steadyrl.live.stagger_controller import StaggerController
 
 DelaysLike: TypeAlias = Delays | ArrayLike | Literal["auto"]
 Ages: TypeAlias = NDArray[np.int64]
