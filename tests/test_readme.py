@@ -102,11 +102,9 @@ def test_the_home_page_says_what_finished_episodes_show():
 
 
 def test_the_table_of_few_environments_is_that_of_the_results():
-    rows = json.loads((ROOT / "benchmarks" / "results" / "few_environments.json").read_text())["rows"]
-    page = (ROOT / "docs" / "staggering.md").read_text()
-    for row in rows:
-        cells = [row[name] for name in ("best possible", "always 200 steps", "200 ± 20", "geometric, mean 200")]
-        assert f"| {row['environments']:,} | " + " | ".join(f"{cell:.3g}" for cell in cells) in page
+    results = (ROOT / "benchmarks" / "results" / "stagger.md").read_text()
+    table = re.search(r"^\| lengths \| 8 .*?(?=\n\n)", results, re.DOTALL | re.MULTILINE)[0]
+    assert table in (ROOT / "docs" / "staggering.md").read_text()
 
 
 def test_the_claim_about_taxi():
