@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rliable import library
 from scipy.stats import trim_mean
 
 COLOURS = {"sspg": "#1b6ca8", "a2c": "#c1502e", "ppo": "#7a7a7a"}
@@ -15,6 +14,8 @@ NAMES = {"sspg": "SSPG (steadyrl)", "a2c": "A2C (SB3)", "ppo": "PPO (SB3)"}
 
 def iqm(scores: Any, *, resamples: int = 2000) -> np.ndarray:
     """Return the interquartile mean over seeds (rows) and the ends of its 95% interval, for each column of scores."""
+    from rliable import library  # here, so that rows can be made without it
+
     values = np.asarray(scores, dtype=float)
     np.random.seed(0)  # noqa: NPY002  rliable draws from numpy's global state, whatever random_state it is given
     mean, interval = library.get_interval_estimates(

@@ -219,7 +219,7 @@ class Pole:
     def stream(self, num_envs: int, cure: Any, seed: int) -> Stream:
         """Return environments that never stop."""
         settings = Settings(num_envs=num_envs, cure=cure, seed=seed, n_steps=16, workers=1, restart_every=10**9)
-        return Stream(self.source, "envpool", self.seen, self.acted, settings)
+        return Stream(self.source, "envpool", self.seen, self.acted, settings.resolved(continuous=False))
 
     def from_batch(self, batch: Any, gamma: float, trace: float = 1.0) -> Any:
         """Return the gradient from a few steps: ours for gamma = 1, A2C's below."""

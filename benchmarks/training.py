@@ -3,6 +3,7 @@
     pip install -e '.[bench]'                              once: rliable, and a pandas that it can import
     python benchmarks/training.py                          everything that is not in results/training.json yet
     python benchmarks/training.py --environments CartPole-v1 --algorithms sspg a2c --seeds 5
+    python benchmarks/training.py --only curves            rows only: neither page nor picture
     python benchmarks/training.py --only speed             steps per second, on a quiet machine
     python benchmarks/training.py --only gradients
     python benchmarks/training.py --only report            page and picture from what is in the file so far
@@ -103,7 +104,8 @@ def main() -> None:
 
         found = gradient_quality()
         save(load() | {"gradients": found})
-    report(load())
+    if arguments.only != "curves":
+        report(load())
 
 
 def one_row(name: str, algorithm: str, seed: int) -> None:
@@ -218,7 +220,7 @@ def speed(repeats: int = 3) -> dict[str, Any]:
         settings = Settings(steps=160_000, num_envs=16, seed=seed, optimiser="adam")
         times: list[float] = []
         train("Hopper-v5", settings, after_update=lambda progress, times=times: times.append(time.perf_counter()))
-        per_update = 16 * settings.n_steps_used
+        per_update = 16 * 32
         found["sspg"].append((len(times) - 1) * per_update / (times[-1] - times[0]))
         model = sb3_runs.make_model("a2c", "Hopper-v5", seed, processes=True)
         model.learn(2_000)

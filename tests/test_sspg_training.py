@@ -206,7 +206,7 @@ def test_a_time_limit_is_an_end_or_is_bootstrapped(truncation, beyond):
     found = describe(source)
     seen, acted = observation_codec(found.observation_space), action_codec(found.action_space)
     settings = Settings(num_envs=2, n_steps=12, truncation=truncation, trace=1.0, cure="none", backend="serial")
-    sampler = OnlineSampler(source, found, seen, acted, settings)
+    sampler = OnlineSampler(source, found, seen, acted, settings.resolved(continuous=False))
     batch = sampler.draw(make_policy(seen, acted), 0)
     sampler.close()
     returns, advantages = batch.returns(np.full(len(batch.observations), 7.0))

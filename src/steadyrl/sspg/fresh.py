@@ -27,7 +27,7 @@ from steadyrl.policies.modules import NetworkModule
 from steadyrl.rollouts.collect import collect_episodes, collect_samples
 from steadyrl.rollouts.planning import Options, choose_backend
 from steadyrl.sspg.measured_baseline import Line, MeasuredBaseline
-from steadyrl.sspg.settings import Settings
+from steadyrl.sspg.settings import ResolvedSettings
 
 Array = NDArray[np.float64]
 
@@ -117,10 +117,10 @@ class FreshSampler:
         description: Description,
         observations: ObservationCodec,
         actions: ActionCodec,
-        settings: Settings,
+        settings: ResolvedSettings,
     ) -> None:
         options = Options(backend=settings.backend, workers=settings.workers, address=settings.address)
-        backend, reason = choose_backend(source, description, settings.num_envs_used, options)
+        backend, reason = choose_backend(source, description, settings.num_envs, options)
         self.about = f"backend {backend}: {reason}"
         self._source, self._seen, self._settings = source, observations, settings
 
@@ -138,9 +138,9 @@ class FreshSampler:
             environment, acting, settings.diagnosis_episodes, seed=first, observation_sums=False, **how
         )
         when = when_steady(EpisodeLengths.from_gymnasium(episodes.lengths), settings.tolerance)
-        times = np.arange(when.time, when.time + settings.n_steps_used)
+        times = np.arange(when.time, when.time + settings.n_steps)
         samples = collect_samples(
-            environment, acting, settings.num_envs_used, times, seed=second, perturbation=when.perturbation, **how
+            environment, acting, settings.num_envs, times, seed=second, perturbation=when.perturbation, **how
         )
         used = ~samples.null & ~samples.terminal
         if not used.any():

@@ -16,7 +16,7 @@ from steadyrl.policies.modules import NetworkModule
 from steadyrl.sspg.measured_baseline import Line, MeasuredBaseline
 from steadyrl.sspg.recent_episodes import RecentEpisodes
 from steadyrl.sspg.returns import lambda_advantages
-from steadyrl.sspg.settings import Settings
+from steadyrl.sspg.settings import ResolvedSettings
 from steadyrl.sspg.stream import Stream, Stretch
 from steadyrl.sspg.vector_envs import choose
 
@@ -91,14 +91,14 @@ class OnlineSampler:
         description: Description,
         observations: ObservationCodec,
         actions: ActionCodec,
-        settings: Settings,
+        settings: ResolvedSettings,
     ) -> None:
         backend, reason = choose(source, description, settings)
         self.about = f"backend {backend}: {reason}"
         self._settings, self._seen = settings, observations
         self._stream = Stream(source, backend, observations, actions, settings)
         horizon = description.max_episode_steps if settings.truncation == "terminal" else None
-        self._recent = RecentEpisodes(settings.num_envs_used, horizon)
+        self._recent = RecentEpisodes(settings.num_envs, horizon)
         self._extra = 0
         if settings.returns == "monte-carlo":
             if description.max_episode_steps is None:
@@ -110,7 +110,7 @@ class OnlineSampler:
 
     def draw(self, policy: NetworkModule, update: int) -> OnlineBatch:
         """Run all environments for the steps of an update."""
-        settings, n = self._settings, self._settings.n_steps_used
+        settings, n = self._settings, self._settings.n_steps
         stretch = self._stream.draw(policy.numpy(), n + self._extra)
         self._recent.add(stretch.ages[1:], stretch.terminated | stretch.truncated, stretch.rewards)
         return OnlineBatch(

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from steadyrl.common.checks import check_count, check_seed
+from steadyrl.common.checks import check_choice, check_count, check_seed, is_number, shown
 from steadyrl.errors import RolloutError, TrainingError
 from steadyrl.rollouts.planning import BACKENDS
 
@@ -46,7 +46,8 @@ class Settings:
     )
     n_steps: int | None = _option(
         None,
-        "Steps of each environment per update, 32 by default; with 'fresh', of each rollout from t* on, 1 by default.",
+        "Steps of each environment per update, by default 128 with 'natural' and 32 otherwise; with 'fresh', steps of "
+        "each rollout from t* on, by default 1.",
     )
     seed: int = _option(0, "Random seed; the same seed gives the same policy file, to the byte.")
     optimiser: Literal["auto", "natural", "adam", "sgd"] = _option(
@@ -56,7 +57,7 @@ class Settings:
     )
     learning_rate: float = _option(1e-3, "Learning rate of the policy with 'adam' and 'sgd'.")
     max_kl: float = _option(
-        0.01, "With 'natural': mean KL divergence between the policies before and after an update, in nats."
+        0.03, "With 'natural': mean KL divergence between the policies before and after an update, in nats."
     )
     learning_rate_decay: Literal["none", "linear"] = _option(
         "linear", "'linear': learning_rate and max_kl fall to 0 over the run; 'none': they are constant."
@@ -118,7 +119,7 @@ class Settings:
             if isinstance(value, np.generic):
                 object.__setattr__(self, entry.name, value.item())
             if isinstance(entry.default, bool) and not isinstance(getattr(self, entry.name), bool):
-                raise TrainingError(f"{entry.name} is {value!r}; it must be True or False")
+                raise TrainingError(f"{entry.name} is {shown(value)}; it must be True or False")
         self._check_counts()
         for name in ("method", "optimiser", "learning_rate_decay", "baseline", "returns", "truncation", "cure"):
             self._check_choice(name)
@@ -136,8 +137,7 @@ class Settings:
         self._check_range("trace", 0.0, 1.0, "between 0 and 1", ends=True)
         self._check_range("entropy", 0.0, math.inf, "0 or more", ends=True)
         self._check_range("tolerance", 0.0, 1.0, "above 0 and below 1", ends=False)
-        if self.backend not in BACKENDS:
-            raise TrainingError(f"backend is {self.backend!r}; it must be one of {', '.join(BACKENDS)}")
+        check_choice("backend", self.backend, BACKENDS, TrainingError)
         if self.method == "online" and (self.backend == "ray" or self.address is not None):
             raise TrainingError(
                 "environments that never stop run on one machine; use method 'fresh' (--method fresh) for a Ray "
@@ -151,15 +151,24 @@ class Settings:
                 "end like any other; use truncation 'terminal', or method 'online'"
             )
 
-    @property
-    def num_envs_used(self) -> int:
-        """The number of environments, or the default of the method."""
-        return self.num_envs or (16 if self.method == "online" else 1000)
+    def resolved(self, *, continuous: bool) -> ResolvedSettings:
+        """Return the settings with every default that depends on others filled in, for continuous or discrete actions.
 
-    @property
-    def n_steps_used(self) -> int:
-        """The steps of each environment per update, or the default of the method."""
-        return self.n_steps or (32 if self.method == "online" else 1)
+        Example:
+            >>> found = Settings().resolved(continuous=False)
+            >>> found.optimiser, found.num_envs, found.n_steps, found.critic_epochs
+            ('adam', 16, 32, 4)
+        """
+        online = self.method == "online"
+        optimiser = self.optimiser if self.optimiser != "auto" else ("natural" if continuous else "adam")
+        natural = optimiser == "natural"
+        found = {entry.name: getattr(self, entry.name) for entry in fields(self)} | {
+            "optimiser": optimiser,
+            "num_envs": self.num_envs or (16 if online else 1000),
+            "n_steps": self.n_steps or ((128 if natural else 32) if online else 1),
+            "critic_epochs": self.critic_epochs or (12 if natural else 4),
+        }
+        return ResolvedSettings(**found)
 
     def _check_counts(self) -> None:
         counts = ("num_envs", "n_steps", "updates", "steps", "critic_epochs", "diagnosis_episodes", "workers")
@@ -172,17 +181,26 @@ class Settings:
 
     def _check_choice(self, name: str) -> None:
         choices = CHOICES[name]
-        if getattr(self, name) not in choices:
+        if not isinstance(getattr(self, name), str) or getattr(self, name) not in choices:
             words = " or ".join(repr(choice) for choice in choices)
-            raise TrainingError(f"{name} is {getattr(self, name)!r}; it must be {words}")
+            raise TrainingError(f"{name} is {shown(getattr(self, name))}; it must be {words}")
 
     def _check_range(self, name: str, low: float, high: float, words: str, *, ends: bool) -> None:
         value = getattr(self, name)
         if value is None and next(f.default for f in fields(self) if f.name == name) is None:
             return
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        number = is_number(value) and math.isfinite(value)
         if not number or not (low <= value <= high if ends else low < value < high):
-            raise TrainingError(f"{name} is {value!r}; it must be a number, {words}")
+            raise TrainingError(f"{name} is {shown(value)}; it must be a number, {words}")
+
+
+@dataclass(frozen=True)
+class ResolvedSettings(Settings):
+    """Settings in which every default that depends on others is filled in (`Settings.resolved`)."""
+
+    num_envs: int = 16
+    n_steps: int = 32
+    critic_epochs: int = 4
 
 
 CHOICES: dict[str, tuple[str, ...]] = {

@@ -21,7 +21,7 @@ from steadyrl.environments.sources import Source
 from steadyrl.errors import NonFiniteError, TrainingError
 from steadyrl.policies.networks import Policy
 from steadyrl.rollouts.planning import Backend
-from steadyrl.sspg.settings import Settings
+from steadyrl.sspg.settings import ResolvedSettings
 from steadyrl.sspg.vector_envs import make_vector_env
 
 Array = NDArray[np.float64]
@@ -57,7 +57,12 @@ class Stream:
     """The environments of an online run and where they are. Their wrapper counts the ages."""
 
     def __init__(
-        self, source: Source, backend: Backend, observations: ObservationCodec, actions: ActionCodec, settings: Settings
+        self,
+        source: Source,
+        backend: Backend,
+        observations: ObservationCodec,
+        actions: ActionCodec,
+        settings: ResolvedSettings,
     ) -> None:
         self._source, self._backend, self._settings = source, backend, settings
         self._seen, self._codec = observations, actions
@@ -135,7 +140,7 @@ class Stream:
         self.restarts, self._since, self._log, self._seen_so_far = number, 0, [], blake2b()
         self._envs, seed = make_vector_env(self._source, self._backend, self._settings, restart=number)
         observations, _ = self._envs.reset(seed=seed)
-        count = self._settings.num_envs_used
+        count = self._settings.num_envs
         self._rows = np.empty((count, self._seen.width))
         self._seen.rows(observations, self._rows)
         self._seen_so_far.update(self._rows.data)

@@ -22,7 +22,9 @@ from typing import Any, TextIO
 
 import numpy as np
 import torch
+from gymnasium import spaces
 
+from steadyrl.common.checks import as_path, check_flag
 from steadyrl.common.progress import Rate, progress_for
 from steadyrl.common.storage import locked, unprefixed, with_prefix
 from steadyrl.environments.codecs import action_codec, observation_codec
@@ -144,12 +146,13 @@ class Run:
         progress: bool | TextIO,
         at_the_end: contextlib.ExitStack,
     ) -> None:
-        self.settings, self._at_the_end = settings, at_the_end
+        self._at_the_end = at_the_end
         self.source = as_source(environment, make_arguments)
         description = describe(self.source)
+        self.settings = resolved = settings.resolved(continuous=isinstance(description.action_space, spaces.Box))
         observations, actions = observation_codec(description.observation_space), action_codec(description.action_space)
         begin = None if policy is None else load_policy(policy, observations, actions)
-        self.out = None if out is None else Path(out)
+        self.out = None if out is None else Path(as_path("out", out, TrainingError))
         self._begun_with = "" if policy is None else sha256(Path(policy).read_bytes()).hexdigest()
         self._resumed = self._find(resume)
         module, normalised = self._first_policy(begin, observations, actions)
@@ -160,9 +163,9 @@ class Run:
         critic = Critic(observations.size, limit if settings.truncation == "terminal" else None, rng=rng)
         known = None if begin is None else begin.normalisation
         normaliser = Normaliser(observations.size, known) if normalised else None
-        self.learner = Learner(module.to(device), critic.to(device), normaliser, settings, rng=rng)
+        self.learner = Learner(module.to(device), critic.to(device), normaliser, resolved, rng=rng)
         sampler = OnlineSampler if settings.method == "online" else FreshSampler
-        self.sampler: Sampler = sampler(self.source, description, observations, actions, settings)
+        self.sampler: Sampler = sampler(self.source, description, observations, actions, resolved)
         self.update, self.steps = 0, 0
         self.history: dict[str, list[float]] = {name: [] for name in COLUMNS}
         self.notes: list[str] = []
@@ -174,7 +177,7 @@ class Run:
 
     def _find(self, resume: bool) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Return header and arrays of the checkpoint to go on from; None for a new run."""
-        if not resume:
+        if not check_flag("resume", resume, TrainingError):
             return None
         if self.out is None:
             raise TrainingError("resume needs out, the directory of the interrupted run")

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from steadyrl.common.storage import unprefixed, with_prefix
 from steadyrl.errors import TrainingError
-from steadyrl.policies.modules import GaussianPolicy, NetworkModule
+from steadyrl.policies.modules import NetworkModule
 from steadyrl.policies.networks import Normalisation
 from steadyrl.sspg.batch import Sampler
 from steadyrl.sspg.critic import Critic
 from steadyrl.sspg.natural import natural_step
 from steadyrl.sspg.normaliser import Normaliser
-from steadyrl.sspg.settings import Settings
+from steadyrl.sspg.settings import ResolvedSettings
 
 Array = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ class Learner:
         policy: the policy to train.
         critic: its value function.
         normaliser: the running mean and deviation of observations; None if they are left as they are.
-        settings: the settings of the run.
+        settings: the settings of the run, resolved.
         rng: draws the critic's minibatches.
     """
 
@@ -44,15 +44,13 @@ class Learner:
         policy: NetworkModule,
         critic: Critic,
         normaliser: Normaliser | None,
-        settings: Settings,
+        settings: ResolvedSettings,
         *,
         rng: np.random.Generator,
     ) -> None:
         self.policy, self.critic, self.normaliser, self.settings, self.rng = policy, critic, normaliser, settings, rng
-        by_default = "natural" if isinstance(policy, GaussianPolicy) else "adam"
-        chosen = by_default if settings.optimiser == "auto" else settings.optimiser
-        self.optimiser = None if chosen == "natural" else make_optimiser(policy, chosen, settings.learning_rate)
-        self.critic_epochs = settings.critic_epochs or (12 if chosen == "natural" else 4)
+        natural = settings.optimiser == "natural"
+        self.optimiser = None if natural else make_optimiser(policy, settings.optimiser, settings.learning_rate)
         self.critic_optimiser = make_optimiser(critic, "adam", settings.critic_learning_rate)
 
     def update(self, sampler: Sampler, number: int, remaining: float) -> dict[str, float]:
@@ -91,7 +89,7 @@ class Learner:
             inputs[acted],
             returns,
             self.critic_optimiser,
-            self.critic_epochs,
+            settings.critic_epochs,
             line=line,
             bootstrapped=batch.bootstrapped,
             rng=self.rng,

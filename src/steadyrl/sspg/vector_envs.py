@@ -1,4 +1,4 @@
-"""The environments of an online run: one vector environment in NEXT_STEP mode, which is the learning process itself."""
+"""Environments that are stepped together: one vector environment in NEXT_STEP mode, the learning process itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from steadyrl.integrations.envpool.twins import against_envpool
 from steadyrl.integrations.envpool.vector_env import EnvPoolVectorEnv
 from steadyrl.rollouts.planning import Backend, Options, choose_backend
 from steadyrl.rollouts.worker import end_with
-from steadyrl.sspg.settings import Settings
+from steadyrl.sspg.settings import ResolvedSettings
 from steadyrl.wrappers.phase_monitor import PhaseMonitor
 from steadyrl.wrappers.staggered_vector_env import StaggeredVectorEnv
 
@@ -26,39 +26,62 @@ _SEEDS = 7
 """First spawn key of the environments' seeds."""
 
 
-def choose(source: Source, description: Description, settings: Settings) -> tuple[Backend, str]:
-    """Return the backend that steps the environments, and the reason for it."""
+def choose(source: Source, description: Description, settings: ResolvedSettings) -> tuple[Backend, str]:
+    """Return the backend that steps the environments of a run, and the reason for it."""
     options = Options(backend=settings.backend, workers=settings.workers)
-    backend, reason = choose_backend(source, description, settings.num_envs_used, options)
-    if settings.backend == "auto" and backend != "envpool":
+    return choose_for(source, description, settings.num_envs, options)
+
+
+def choose_for(source: Source, description: Description, num_envs: int, options: Options) -> tuple[Backend, str]:
+    """Return the backend that steps so many environments together, and the reason for it."""
+    backend, reason = choose_backend(source, description, num_envs, options)
+    if options.backend == "auto" and backend != "envpool":
         # All environments step together, so a process for each only pays where a step takes longer than a message.
         against = against_envpool(source, description)
         return "serial", f"a step of each environment is a short one (--backend processes if not), and {against}"
     return backend, reason
 
 
-def make_vector_env(source: Source, backend: Backend, settings: Settings, *, restart: int) -> tuple[Any, int]:
+def make_vector_env(source: Source, backend: Backend, settings: ResolvedSettings, *, restart: int) -> tuple[Any, int]:
     """Return the environments, watched or staggered, and the seed of their reset.
 
     `restart` counts how often they were made anew.
     """
     sequence = np.random.SeedSequence(settings.seed, spawn_key=(_SEEDS, restart))
     seed, staggering = (int(number) >> 1 for number in sequence.generate_state(2))
-    count = settings.num_envs_used
-    if backend == "envpool":
-        assert source.id is not None
-        threads = min(settings.workers or cores(), count)
-        envs: Any = EnvPoolVectorEnv(source.id, count, seed=seed, num_threads=threads, **source.arguments)
-    elif backend == "serial":
-        envs = SyncVectorEnv([source.make] * count, autoreset_mode=AutoresetMode.NEXT_STEP)
-    elif backend == "processes":
-        envs = TimedVectorEnv([partial(_make, source, os.getpid())] * count, settings.step_timeout)
-    else:
-        raise TrainingError(f"environments that never stop cannot be stepped by {backend!r}; use 'envpool'")
-    how: dict[str, Any] = {"tolerance": settings.tolerance, "n_steps": settings.n_steps_used}
+    envs = bare_vector_env(
+        source,
+        backend,
+        settings.num_envs,
+        seed=seed,
+        workers=settings.workers,
+        step_timeout=settings.step_timeout,
+    )
+    how: dict[str, Any] = {"tolerance": settings.tolerance, "n_steps": settings.n_steps}
     if settings.cure == "auto":
         return StaggeredVectorEnv(envs, "auto", seed=staggering, **how), seed
     return PhaseMonitor(envs, warn=False, **how), seed
+
+
+def bare_vector_env(
+    source: Source,
+    backend: Backend,
+    num_envs: int,
+    *,
+    seed: int,
+    workers: int | None = None,
+    step_timeout: float | None = None,
+) -> Any:
+    """Return so many environments that are stepped together, in NEXT_STEP mode, to be reset with the same seed."""
+    if backend == "envpool":
+        assert source.id is not None
+        threads = min(workers or cores(), num_envs)
+        return EnvPoolVectorEnv(source.id, num_envs, seed=seed, num_threads=threads, **source.arguments)
+    if backend == "serial":
+        return SyncVectorEnv([source.make] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
+    if backend == "processes":
+        return TimedVectorEnv([partial(_make, source, os.getpid())] * num_envs, step_timeout)
+    raise TrainingError(f"environments that never stop cannot be stepped by {backend!r}; use 'envpool'")
 
 
 class TimedVectorEnv(AsyncVectorEnv):
