@@ -1,4 +1,4 @@
-"""`steadyrl evaluate`: how good a policy is, over complete episodes, and a video of one of them."""
+"""`steadyrl evaluate`: how good a policy is, over complete episodes or with any budget, and a video of an episode."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from steadyrl.common.storage import plain
 from steadyrl.common.tables import two_columns
 from steadyrl.common.terminal import console
 from steadyrl.errors import RolloutError
+from steadyrl.live.fair_report import FairReport
+from steadyrl.sspg.budgets import BudgetRun
 from steadyrl.sspg.evaluation import Evaluation
 from steadyrl.sspg.evaluation import evaluate as run_episodes
 from steadyrl.sspg.video import Video, check_video, record_video
@@ -24,7 +26,27 @@ from steadyrl.sspg.video import Video, check_video, record_video
 def evaluate(
     environment: EnvironmentId,
     policy: Annotated[str, typer.Argument(help="A policy file, 'uniform', or 'gaussian'.")],
-    episodes: Annotated[int, typer.Option(help="Number of complete episodes.")] = 100,
+    episodes: Annotated[
+        int | None, typer.Option(help="Number of complete episodes; 100 if no other budget is given.")
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Stop after so many environment steps over all environments, resets included; running episodes count."
+        ),
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="Stop after so many seconds; running episodes count.")] = None,
+    until: Annotated[
+        float | None,
+        typer.Option(
+            help="Stop when the interval of the mean return is that wide, from its lower to its upper end; with "
+            "--steps or --seconds as a limit."
+        ),
+    ] = None,
+    num_envs: Annotated[
+        int | None,
+        typer.Option(help="Number of environments for --steps, --seconds and --until; by default 8 to 64."),
+    ] = None,
     deterministic: Annotated[
         bool,
         typer.Option("--deterministic", help="Take the mean, or the most likely action, instead of drawing actions."),
@@ -41,8 +63,13 @@ def evaluate(
 ) -> None:
     """Evaluate a policy: its mean return and mean episode length, with 95% confidence intervals.
 
+    With --steps, --seconds or --until, environments run side by side and stop when the budget is spent. Running
+    episodes count, so that the numbers are unbiased; Ctrl-C ends the run early with what is known by then.
+
     Examples:
     `steadyrl evaluate Hopper-v5 hopper/policy.safetensors --episodes 100`
+
+    `steadyrl evaluate Hopper-v5 hopper/policy.safetensors --until 20 --seconds 60`
 
     `steadyrl evaluate Hopper-v5 hopper/policy.safetensors --deterministic --video hop.mp4`
     """
@@ -61,6 +88,10 @@ def evaluate(
             environment,
             policy,
             episodes,
+            steps=steps,
+            seconds=seconds,
+            until=until,
+            num_envs=num_envs,
             deterministic=deterministic,
             seed=seed,
             backend=backend,
@@ -74,21 +105,62 @@ def evaluate(
         typer.echo(json.dumps(_as_json(found, film, policy, environment), indent=2))
     else:
         _print_evaluation(found, film, policy)
+    if found.run is not None and found.run.stopped == "interrupted":
+        raise KeyboardInterrupt
 
 
 def _print_evaluation(found: Evaluation, film: Video | None, policy: str) -> None:
     manner = "deterministic" if found.deterministic else "actions drawn"
     length = found.average_episode_length
-    rows = [
-        ("policy", f"{policy}, {manner}"),
-        ("episodes", f"{len(found.episodes):,}"),
+    rows = [("policy", f"{policy}, {manner}")]
+    if found.episodes is not None:
+        rows.append(("episodes", f"{len(found.episodes):,}"))
+    if found.run is not None:
+        rows += _budget_rows(found.run)
+    rows += [
         ("return", _words(found.mean_return)),
         ("mean episode length", _words(Interval(length.value - 1, length.low - 1, length.high - 1))),
     ]
-    if film is not None:
+    if found.report is not None:
+        rows += _fair_rows(found.report)
+    if film is not None and found.episodes is not None:
         episode = f"episode {film.episode + 1:,} of {len(found.episodes):,}, the one with the median return"
         rows.append(("video", f"{film.path}: {episode}, {film.episode_return:.6g}; {film.pictures:,} pictures"))
     console().print(two_columns(rows))
+
+
+def _budget_rows(run: BudgetRun) -> list[tuple[str, str]]:
+    reasons = {
+        "until": "the interval was narrow enough",
+        "steps": "all steps were taken",
+        "seconds": "the time was up",
+        "interrupted": "it was interrupted",
+    }
+    return [
+        (
+            "stopped",
+            f"{reasons[run.stopped]}, after {run.report.steps:,} steps of {run.num_envs:,} environments in "
+            f"{run.seconds:.3g} s",
+        )
+    ]
+
+
+def _fair_rows(report: FairReport) -> list[tuple[str, str]]:
+    rows = []
+    if report.success is not None:
+        low, high = report.success.low, report.success.high
+        rows.append(("success", f"{report.success.value:.1%}, {report.level:.0%} interval {low:.1%} to {high:.1%}"))
+    if report.finished_episodes:
+        rows.append(
+            (
+                "finished episodes",
+                f"{report.finished_episodes:,}; their own mean return, {report.finished_only:.6g}, is biased "
+                "(short ones finish first)",
+            )
+        )
+    if report.unresolved > 0:
+        rows.append(("unresolved", report.message.splitlines()[-1]))
+    return rows
 
 
 def _words(interval: Interval) -> str:
@@ -96,14 +168,13 @@ def _words(interval: Interval) -> str:
 
 
 def _as_json(found: Evaluation, film: Video | None, policy: str, environment: str) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        "policy": policy,
-        "environment": environment,
-        "deterministic": found.deterministic,
-        "episodes": len(found.episodes),
-        "return": plain(vars(found.mean_return)),
-        "average_episode_length": plain(vars(found.average_episode_length)),
-    }
+    shown: dict[str, Any] = {"policy": policy, "environment": environment, "deterministic": found.deterministic}
+    if found.episodes is not None:
+        shown["episodes"] = len(found.episodes)
+    shown["return"] = plain(vars(found.mean_return))
+    shown["average_episode_length"] = plain(vars(found.average_episode_length))
+    if found.run is not None:
+        shown |= _budget_json(found.run)
     if film is not None:
         shown["video"] = {
             "path": str(film.path),
@@ -112,3 +183,18 @@ def _as_json(found: Evaluation, film: Video | None, policy: str, environment: st
             "pictures": film.pictures,
         }
     return shown
+
+
+def _budget_json(run: BudgetRun) -> dict[str, Any]:
+    report = run.report
+    return {
+        "steps": report.steps,
+        "num_envs": run.num_envs,
+        "stopped": run.stopped,
+        "success": None if report.success is None else plain(vars(report.success)),
+        "unresolved": report.unresolved,
+        "return_bounds": plain(list(report.return_bounds)),
+        "finished_episodes": report.finished_episodes,
+        "finished_only": plain(report.finished_only),
+        "level": report.level,
+    }

@@ -14,6 +14,7 @@
 - `estimator`: `steady_state_gradient`, the gradient of given samples, without training
 - `streams`: `stream_episode_length`, E[T] of streams that are cut off anywhere
 - `evaluation`, `video`: `evaluate`, complete episodes of a policy, and a video of one
+- `budgets`: evaluation within a number of steps or seconds, or until the interval is narrow, without bias
 """
 
 from typing import Any

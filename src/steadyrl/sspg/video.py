@@ -81,7 +81,7 @@ def record_video(
         RolloutError: if the environment does not repeat the episode.
     """
     episodes = evaluation.episodes
-    if episodes.trajectories is None:
+    if episodes is None or episodes.trajectories is None:
         raise RolloutError("the evaluation has no trajectories to repeat; evaluate with trajectories=True")
     returns = episodes.returns
     chosen = int(np.argsort(returns, kind="stable")[(len(returns) - 1) // 2]) if episode is None else episode
