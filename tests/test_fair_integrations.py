@@ -5,6 +5,10 @@ average. Seeds are fixed; where a test is statistical, its false-alarm rate is i
 """
 
 import csv
+import json
+import os
+import signal
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,10 +18,12 @@ from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.logger import configure as configure_logger
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecMonitor, VecNormalize
+from typer.testing import CliRunner
 
 from scripted import Clock, Dice
-from steadyrl import EpisodeLengths, finished_mean
-from steadyrl.errors import StatisticsError
+from steadyrl import EpisodeLengths, audit_log, evaluate, finished_mean
+from steadyrl.cli import app
+from steadyrl.errors import FileFormatError, RolloutError, StatisticsError
 from steadyrl.integrations.sb3 import FairStatisticsCallback, SteadyVecEnv
 from steadyrl.sspg.recent_episodes import RecentEpisodes
 
@@ -152,3 +158,212 @@ def test_the_return_that_train_logs_is_fair_in_lockstep_too():
     assert found[:6] == [0] * 6
     np.testing.assert_allclose(found[7:], 1.0)
     assert max(rates[7:]) - min(rates[7:]) > 0.3
+
+
+def test_any_budget_is_unbiased_where_finished_episodes_are_not():
+    found = evaluate(Dice, "uniform", steps=48 * 200, num_envs=200, backend="serial")
+    # The standard error is below 19 / sqrt(200) = 1.4: a false alarm in 1 of 10,000.
+    assert abs(found.mean_return.value - 21) < 5
+    assert found.mean_return.low < 21 < found.mean_return.high
+    assert found.average_episode_length.value == pytest.approx(found.mean_return.value + 1)  # a reward of 1 a step
+    assert found.report.finished_only < 18
+    assert found.episodes is None
+    assert found.report.steps == 48 * 200
+    assert found.run.stopped == "steps"
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_gives_others():
+    first, again, other = (evaluate(Dice, "uniform", steps=2000, seed=s, backend="serial").report for s in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_until_stops_at_the_first_interval_that_is_narrow_enough():
+    found = evaluate(Dice, "uniform", until=6.0, seed=3, backend="serial")
+    assert found.run.stopped == "until"
+    assert found.mean_return.high - found.mean_return.low <= 6
+    assert found.report.unresolved == 0
+    capped = evaluate(Dice, "uniform", until=1e-9, steps=3200, seed=3, backend="serial")
+    assert capped.run.stopped == "steps"
+    assert capped.report.steps == 3200
+    timed = evaluate(Dice, "uniform", seconds=0.2, backend="serial")
+    assert timed.run.stopped == "seconds"
+
+
+def test_a_budget_too_small_for_one_episode_says_what_is_not_known():
+    found = evaluate(partial(Clock, 50), "uniform", steps=80, num_envs=8, backend="serial")
+    assert found.report.unresolved == 1
+    assert found.report.mean_gymnasium_length.value == 10
+    assert "outlive" in found.report.message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"episodes": 5, "steps": 100}, "one or the other"),
+        ({"steps": 100, "seconds": 1}, "both steps and seconds"),
+        ({"steps": 0}, "steps is 0"),
+        ({"seconds": float("nan")}, "seconds is nan"),
+        ({"until": -1}, "until is -1"),
+        ({"num_envs": 4}, "num_envs is for budgets"),
+        ({"steps": 100, "num_envs": 0}, "num_envs is 0"),
+        ({"steps": 100, "level": 1}, "level is 1"),
+        ({"steps": 100, "trajectories": True}, "complete episodes"),
+    ],
+)
+def test_budgets_that_exclude_each_other_or_are_none_are_refused(arguments, words):
+    with pytest.raises(RolloutError, match=words):
+        evaluate(Dice, "uniform", **arguments)
+
+
+def test_an_environment_that_raises_ends_in_a_sentence():
+    class Stuck(Dice):
+        def step(self, action):
+            raise RuntimeError("the gripper is stuck")
+
+    with pytest.raises(RolloutError, match="RuntimeError: the gripper is stuck in step"):
+        evaluate(Stuck, "uniform", steps=100)
+
+
+def test_ctrl_c_ends_an_evaluation_with_what_is_known():
+    class Interrupted(Clock):
+        def step(self, action):
+            if self.episode == 3 and self.age == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().step(action)
+
+    found = evaluate(Interrupted, "uniform", until=1e-12, num_envs=1, backend="serial", seed=0)
+    assert found.run.stopped == "interrupted"
+    assert found.mean_return.value == 36
+
+
+def test_the_command_line_takes_budgets():
+    called = CliRunner().invoke(
+        app, ["evaluate", "steadyrl/StateSweep-v0", "uniform", "--steps", "800", "--num-envs", "8", "--json"]
+    )
+    assert called.exit_code == 0, called.output
+    shown = json.loads(called.stdout)
+    assert shown["return"]["value"] == 189
+    assert shown["steps"] == 800
+    assert shown["unresolved"] == 0
+    called = CliRunner().invoke(app, ["evaluate", "steadyrl/StateSweep-v0", "uniform", "--until", "1"])
+    assert called.exit_code == 0, called.output
+    assert "narrow enough" in called.stdout
+
+
+def write_monitors(folder, lengths, returns=None, speed=1e-3):
+    """Write one monitor.csv for each environment's list of lengths."""
+    for i, mine in enumerate(lengths):
+        of = returns[i] if returns else mine
+        rows = zip(of, mine, np.cumsum(mine) * speed, strict=True)
+        lines = [f"{r},{length},{t:.6f}" for r, length, t in rows]
+        text = '#{"t_start": 0.0, "env_id": "Walk-v0"}\nr,l,t\n' + "\n".join(lines) + "\n"
+        (folder / f"{i}.monitor.csv").write_text(text)
+
+
+def two_lengths(n, steps, rng):
+    """Return the lengths of the episodes of n environments that ended within so many steps."""
+    found = []
+    for _ in range(n):
+        lengths = rng.choice([50, 400], 1 + steps // 50)
+        found.append(lengths[np.cumsum(lengths) <= steps].tolist())
+    return found
+
+
+def test_an_audit_finds_the_bias_that_renewal_theory_predicts(tmp_path):
+    write_monitors(tmp_path, two_lengths(200, 2000, np.random.default_rng(0)))
+    audit = audit_log(tmp_path, window=10**6, memory=np.inf, points=40)  # the mean over all that finished
+    lengths = EpisodeLengths.from_gymnasium([50, 400])
+    expected = finished_mean(lengths, 2000, same_step=True)[audit.steps // 200]
+    # 200 environments: a standard error of 175 / sqrt(200) = 12 in the first episode, less later; 4.5 of them.
+    assert np.abs(audit.logged - expected).max() < 56
+    assert np.abs(audit.fair - 225).max() < 56
+    assert audit.bias[0] == pytest.approx(50 / 225 - 1, abs=0.1)
+    assert "most wrong at step" in audit.message
+    assert "below the fair mean" in audit.message
+    assert (audit.low <= audit.fair).all()
+    assert (audit.fair <= audit.high).all()
+
+
+def test_steps_say_the_same_as_one_file_for_each_environment(tmp_path):
+    lengths = two_lengths(5, 3000, np.random.default_rng(1))
+    write_monitors(tmp_path, lengths)
+    rows = sorted((5 * end, length) for mine in lengths for end, length in zip(np.cumsum(mine), mine, strict=True))
+    lines = "".join(f"{step},{length},{float(length)}\n" for step, length in rows)
+    (tmp_path / "steps.csv").write_text(f"global_step,episodic_length,episodic_return\n{lines}")
+    first, second = audit_log(tmp_path), audit_log(tmp_path / "steps.csv", num_envs=5)
+    np.testing.assert_array_equal(first.steps, second.steps)
+    np.testing.assert_allclose(first.logged, second.logged)
+    np.testing.assert_allclose(first.fair, second.fair)
+    with pytest.raises(FileFormatError, match="num_envs"):
+        audit_log(tmp_path / "steps.csv")
+
+
+def test_returns_may_come_at_any_step_of_an_episode(tmp_path):
+    # Long episodes fail: return 1 after 50 steps, 0 after 400. The log shows success at first; the truth is one half.
+    lengths = two_lengths(200, 2000, np.random.default_rng(2))
+    write_monitors(tmp_path, lengths, [[float(length == 50) for length in mine] for mine in lengths])
+    audit = audit_log(tmp_path, window=10**6, memory=np.inf)
+    assert audit.logged[0] == 1
+    known = audit.steps <= audit.known_until
+    assert np.abs(audit.fair[known] - 0.5).max() < 4.5 * 0.5 / np.sqrt(200)
+    assert np.abs(audit.fair - 0.5).max() < 0.2  # running episodes that the log does not have
+
+
+def test_what_is_not_in_the_log_gives_bounds(tmp_path):
+    # The second environment's last logged episode ends at 10; returns per step are 1 and 3.
+    write_monitors(tmp_path, [[10, 10, 10], [10]], [[10.0, 30.0, 10.0], [10.0]])
+    audit = audit_log(tmp_path, memory=np.inf)
+    assert audit.known_until == 2 * 10
+    known = audit.steps <= 20
+    np.testing.assert_allclose(audit.bounds[0, known], audit.bounds[1, known])
+    assert audit.bounds[0, -1] < audit.fair[-1] < audit.bounds[1, -1]
+    assert "never ended in the log" in audit.message
+
+
+def test_episodes_of_several_environments_in_one_monitor_file_are_refused(tmp_path):
+    file = tmp_path / "monitor.csv"
+    rows = "".join(f"100.0,100,{1 + i // 8 + (i % 8) * 1e-6:.6f}\n" for i in range(64))
+    file.write_text(f'#{{"t_start": 0}}\nr,l,t\n{rows}')
+    with pytest.raises(FileFormatError, match="VecMonitor"):
+        audit_log(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is empty"),
+        ("r,l,t\n", "no episodes"),
+        ("l,t\n5,1\n", "no column of returns"),
+        ("r,l,t\nx,5,1\n", "no number"),
+        ("r,l,t\n1,2.5,1\n", "whole numbers"),
+        ("r,l,t\nnan,5,1\n", "not finite"),
+    ],
+)
+def test_a_log_that_is_none_is_refused_with_words(tmp_path, text, words):
+    file = tmp_path / "monitor.csv"
+    file.write_text(text)
+    with pytest.raises(FileFormatError, match=words):
+        audit_log(file)
+
+
+def test_the_audit_of_a_real_monitor_file_on_the_command_line(tmp_path):
+    def make(i):
+        return lambda: Monitor(Dice(), str(tmp_path / str(i)))
+
+    env = DummyVecEnv([make(i) for i in range(4)])
+    env.seed(0)
+    env.reset()
+    for _ in range(300):
+        env.step(np.zeros(4, dtype=int))
+    env.close()
+    picture = tmp_path / "audit.svg"
+    called = CliRunner().invoke(app, ["audit", str(tmp_path), "--plot", str(picture), "--json"])
+    assert called.exit_code == 0, called.output
+    shown = json.loads(called.stdout)
+    assert shown["num_envs"] == 4
+    assert len(shown["fair"]) == len(shown["steps"]) == len(shown["logged"]) > 20
+    assert picture.read_text().startswith("<?xml")
+    called = CliRunner().invoke(app, ["audit", str(tmp_path)])
+    assert called.exit_code == 0, called.output
+    assert "episodes (4 files, one environment each)" in called.stdout

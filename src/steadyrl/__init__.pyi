@@ -4,7 +4,9 @@ from . import environments as environments
 from . import errors as errors
 from .common.detours import Perturbation as Perturbation
 from .common.intervals import Interval as Interval
+from .diagnosis import Audit as Audit
 from .diagnosis import Diagnosis as Diagnosis
+from .diagnosis import audit_log as audit_log
 from .diagnosis import diagnose as diagnose
 from .diagnosis import diagnose_lengths as diagnose_lengths
 from .errors import EpisodeError as EpisodeError

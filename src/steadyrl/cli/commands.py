@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from steadyrl import __version__
+from steadyrl.cli.audit import audit
 from steadyrl.cli.check import check
 from steadyrl.cli.collect import collect
 from steadyrl.cli.diagnose import diagnose
@@ -60,7 +61,7 @@ def _own_exit_codes(command: Callable[..., None]) -> Callable[..., None]:
     return guarded
 
 
-for command in (check, collect, diagnose, train, evaluate, reproduce):
+for command in (check, collect, diagnose, audit, train, evaluate, reproduce):
     app.command()(_own_exit_codes(command))
 
 

@@ -7,12 +7,15 @@
 - `result`: the `Diagnosis` that they return
 - `observed`: means of observed values over time, and which settle last
 - `mcmc`: R-hat and effective sample size by ArviZ, as a second opinion
+- `episode_logs`: logs of episodes with their place in time: monitor.csv files, and csv files with steps
+- `audit`: how biased a logged mean return was at each moment
 - `wording`: all sentences, for screen and report alike
 - `screen`: the diagnosis on one screen
 - `report`: the diagnosis as one self-contained HTML page; `page/` has its style and script
 """
 
 from steadyrl.diagnosis.analysis import diagnose, diagnose_lengths
+from steadyrl.diagnosis.audit import Audit, audit_log
 from steadyrl.diagnosis.result import Diagnosis
 
-__all__ = ["Diagnosis", "diagnose", "diagnose_lengths"]
+__all__ = ["Audit", "Diagnosis", "audit_log", "diagnose", "diagnose_lengths"]

@@ -1,0 +1,285 @@
+"""How biased a logged curve was: "the last 100 finished episodes" against the fair mean, at each moment of a log.
+
+A log has finished episodes only, but afterwards it tells which ones were running at any earlier moment: those that
+ended later. So the life table at time t (Kaplan-Meier) counts every step up to t, with running episodes censored, as
+`FairStatistics` does. A log has no rewards of single steps. Each episode's return R is therefore spread evenly over
+its l steps; that changes nothing, since R / l at age k is a mark of the whole episode, the episodes seen at age k are a
+fair sample of those that last k steps or more, and sum_k S(k) E[R / L | L >= k] = E[R].
+
+What cannot be told: where some episodes outlive the oldest age seen by t, the rest of them is taken from the life table
+of the whole log. The episodes that ran when the log ended are not in it, so from the last end of some environment on
+the fair mean is known within bounds only: those of the smallest and the largest return per step in the log. Its value
+is that for the mean return per step of episodes that lasted longer than they had when the log ended.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steadyrl.common.checks import check_level, is_number, shown, whole_number
+from steadyrl.common.figures import PERTURBED, QUIET, RAW, check_picture, new_figure, save_figure
+from steadyrl.diagnosis.episode_logs import EpisodeLog, read_episode_log
+from steadyrl.errors import StatisticsError
+from steadyrl.live.fair_statistics import FairStatistics
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+_BLOCK = 1 << 18  # entries that are counted at once
+_FEWEST_EPISODES = 2  # of each environment that the memory holds
+_SMALL = 0.05  # relative bias that is not worth mentioning
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The logged curve and the fair one; all arrays have one entry for each moment."""
+
+    steps: Counts
+    """Steps of all environments together."""
+    clock: Array | None
+    """Wall-clock seconds, where the log tells."""
+    logged: Array
+    """Mean return over the last `window` finished episodes, as it was logged."""
+    fair: Array
+    """Fair mean return of the policy's episodes, running ones included."""
+    low: Array
+    """Lower ends of the intervals of the fair mean."""
+    high: Array
+    """Upper ends."""
+    logged_length: Array
+    """Mean length over the same finished episodes."""
+    fair_length: Array
+    """Fair mean length, in actions."""
+    unresolved: Array
+    """Share of episodes that outlived every age seen by then; their rest is taken from later episodes."""
+    bounds: Array
+    """[2, moments]: between which `fair` lies, whatever the episodes did that the log does not have."""
+    log: EpisodeLog
+    window: int
+    level: float
+    known_until: int
+    """Steps of all environments up to which every running episode is in the log."""
+
+    @property
+    def bias(self) -> Array:
+        """Relative bias of the logged curve: (logged - fair) / |fair|; nan where the fair mean is 0."""
+        nowhere = np.full(len(self.fair), np.nan)
+        np.divide(self.logged - self.fair, np.abs(self.fair), out=nowhere, where=self.fair != 0)
+        return nowhere
+
+    @property
+    def message(self) -> str:
+        """The audit in sentences."""
+        log, bias = self.log, np.abs(np.nan_to_num(self.bias))
+        lines = [f"{len(log.length):,} episodes ({log.about}), {int(self.steps[-1]):,} steps over all environments."]
+        outside = (self.logged < self.low) | (self.logged > self.high)
+        beyond = np.flatnonzero((bias > _SMALL) & outside)
+        if not len(beyond):
+            lines.append(
+                f"The logged mean of the last {self.window} finished episodes was nowhere further than {_SMALL:.0%} "
+                "from the fair mean, or not beyond chance."
+            )
+        else:
+            worst = int(beyond[np.argmax(bias[beyond])])
+            lines.append(
+                f"The logged mean of the last {self.window} finished episodes was most wrong at step "
+                f"{int(self.steps[worst]):,}: it showed {self.logged[worst]:.5g}, {self._words(worst)} the fair mean, "
+                f"{self.fair[worst]:.5g} ({self.level:.0%} interval {self.low[worst]:.5g} to {self.high[worst]:.5g})."
+            )
+            last = int(beyond[-1])
+            after = (
+                f"From step {int(self.steps[last + 1]):,} on it was within {_SMALL:.0%} of the fair mean, or not "
+                "further off than chance explains."
+                if last + 1 < len(self.steps)
+                else "It was still wrong when the log ended."
+            )
+            lines.append(f"It was wrong at {len(beyond)} of {len(self.steps)} moments. {after}")
+        if (self.unresolved > 1e-9).any():
+            until = int(self.steps[np.flatnonzero(self.unresolved > 1e-9)[-1]])
+            lines.append(
+                f"Up to step {until:,} some episodes outlived every age seen so far. Nobody could know the rest of "
+                "them then; it is taken from later episodes of the log."
+            )
+        if self.known_until < self.steps[-1]:
+            low, high = self.bounds[:, -1]
+            lines.append(
+                f"From step {self.known_until:,} on, some running episodes never ended in the log. At its end the fair "
+                f"mean is between {low:.5g} and {high:.5g} if their return per step is one of those in the log."
+            )
+        return "\n".join(lines)
+
+    def _words(self, i: int) -> str:
+        bias = float(self.bias[i])
+        return f"{abs(bias):.0%} {'below' if bias < 0 else 'above'}"
+
+    def __str__(self) -> str:
+        return self.message
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Draw the logged mean against the fair one (.png, .svg or .pdf)."""
+        suffix = check_picture(path)
+        figure, (axes,) = new_figure()
+        axes.fill_between(self.steps, self.low, self.high, color=PERTURBED, alpha=0.2, linewidth=0)
+        axes.plot(self.steps, self.fair, color=PERTURBED, label=f"fair mean, {self.level:.0%} interval")
+        label = f"logged: last {self.window} finished episodes"
+        axes.plot(self.steps, self.logged, color=RAW, linestyle="--", label=label)
+        if self.known_until < self.steps[-1]:
+            late = self.steps >= self.known_until
+            for side in self.bounds:
+                axes.plot(self.steps[late], side[late], color=QUIET, linewidth=0.8, linestyle=":")
+        axes.set_xlabel("steps over all environments")
+        axes.set_ylabel("mean return")
+        axes.legend(frameon=False)
+        save_figure(figure, path, suffix)
+
+
+def audit_log(
+    log: Any,
+    *,
+    num_envs: int | None = None,
+    window: int = 100,
+    memory: float | None = None,
+    points: int = 60,
+    level: float = 0.9,
+) -> Audit:
+    """Return how biased the logged mean return was at each moment of a log.
+
+    Args:
+        log: an `EpisodeLog`, or what `read_episode_log` takes: a monitor.csv, a directory of them, a csv with steps.
+        num_envs: number of environments, for a csv with steps.
+        window: number of finished episodes that the logged mean is taken over; 100 in Stable-Baselines3.
+        memory: steps of each environment after which old data is mostly forgotten in the fair mean; by default as
+            many as `window` episodes take, and two mean episode lengths at least. math.inf is for a policy that does
+            not learn.
+        points: number of moments, evenly spaced from the first end of an episode to the end of the log.
+        level: confidence level of the intervals; environments are the independent unit.
+
+    Raises:
+        FileFormatError: if the log cannot be read.
+        StatisticsError: if another argument cannot be used.
+    """
+    found = log if isinstance(log, EpisodeLog) else read_episode_log(log, num_envs=num_envs)
+    window, points = (whole_number(n, v, StatisticsError) for n, v in (("window", window), ("points", points)))
+    level = check_level(level, StatisticsError)
+    if memory is not None and not (is_number(memory) and memory >= 1):
+        raise StatisticsError(f"memory is {shown(memory)}; it must be a number of steps, 1 or more, or math.inf")
+    end = found.end
+    times = np.unique(np.linspace(end[0], end[-1], points).astype(np.int64))
+    finished = np.searchsorted(end, times, side="right")
+    logged, logged_length = (_trailing_means(x, finished, window) for x in (found.returns, found.length.astype(float)))
+    rates = found.returns / found.length
+    middle = np.array([_mean_rate(rates, found.length > end[-1] - last) for last in found.last])
+    tails = _Fair(found, window, memory, level, middle).tails()
+    ends = [np.full(found.num_envs, side) for side in (rates.min(), rates.max())]
+    curves = [_Fair(found, window, memory, level, rest).curve(times, tails) for rest in (middle, *ends)]
+    fair = curves[0]
+    bounds = np.stack([np.minimum.reduce([c[0] for c in curves]), np.maximum.reduce([c[0] for c in curves])])
+    return Audit(
+        steps=times * found.num_envs,
+        clock=None if found.clock is None else np.maximum.accumulate(found.clock)[finished - 1],
+        logged=logged,
+        fair=fair[0],
+        low=np.minimum(fair[1], bounds[0]),
+        high=np.maximum(fair[2], bounds[1]),
+        logged_length=logged_length,
+        fair_length=fair[3],
+        unresolved=fair[4],
+        bounds=bounds,
+        log=found,
+        window=window,
+        level=level,
+        known_until=int(found.last.min()) * found.num_envs,
+    )
+
+
+def _mean_rate(rates: Array, longer: NDArray[np.bool_]) -> float:
+    """Return the mean return per step of the longer episodes, or of all if none was longer."""
+    return float(rates[longer].mean() if longer.any() else rates.mean())
+
+
+def _trailing_means(values: Array, finished: Counts, window: int) -> Array:
+    """Return the mean over the last `window` of the first `finished` values, for each entry of `finished`."""
+    sums = np.append(0.0, np.cumsum(values))
+    first = np.maximum(finished - window, 0)
+    return np.asarray((sums[finished] - sums[first]) / (finished - first))
+
+
+class _Fair:
+    """The fair mean at given times; `rest` is the return per step of each environment's episode that is not logged."""
+
+    def __init__(self, log: EpisodeLog, window: int, memory: float | None, level: float, rest: Array) -> None:
+        self._log, self._window, self._memory, self._level, self._rest = log, window, memory, level, rest
+        self._quantile = NormalDist().inv_cdf(0.5 + level / 2)
+        order = np.lexsort((log.start, log.env))
+        first = np.searchsorted(log.env[order], np.arange(log.num_envs + 1))
+        self._of = [order[first[i] : first[i + 1]] for i in range(log.num_envs)]
+
+    def curve(self, times: Counts, tails: Array) -> Array:
+        """Return [5, times]: value, low, high, mean length, unresolved."""
+        given = None if self._memory is None or math.isinf(self._memory) else self._memory
+        statistics = FairStatistics(self._log.num_envs, same_step=self._log.same_step, memory=given)
+        done, rows = 0, []
+        for time in times.tolist():
+            self._advance(statistics, done, time)
+            done, report = time, statistics.report(self._level)
+            value, length, share = report.mean_return.value, report.mean_gymnasium_length.value, report.unresolved
+            low, high = value - report.mean_return.low, report.mean_return.high - value
+            if share > 0:  # one end was extended by an extrapolation, in the place of which later episodes are known
+                more, longer = tails[:, min(report.oldest_age, tails.shape[1] - 1)]
+                # The share has an error of its own: a binomial one, of as many episodes as environments.
+                apart = self._quantile * abs(more) * math.sqrt(max(share * (1 - share), 0.0) / self._log.num_envs)
+                low = high = math.hypot(min(low, high), apart)
+                value, length = value + share * more, length + share * longer
+            rows.append((value, value - low, value + high, length, share))
+            if self._memory is None:
+                statistics.memory = max(self._window / self._log.num_envs, _FEWEST_EPISODES) * length
+        return np.asarray(rows, dtype=float).T
+
+    def _advance(self, statistics: FairStatistics, done: int, time: int) -> None:
+        size = max(_BLOCK // self._log.num_envs, 1)
+        for begin in range(done, time, size):
+            rewards, ended = self._block(begin, min(begin + size, time))
+            for row, over in zip(rewards, ended, strict=True):
+                statistics.update(row, over)
+
+    def _block(self, begin: int, until: int) -> tuple[Array, NDArray[np.bool_]]:
+        """Return rewards and ends of all environments in the steps begin + 1, ..., until."""
+        log, shape = self._log, (until - begin, self._log.num_envs)
+        rewards, ended = np.zeros(shape), np.zeros(shape, dtype=bool)
+        time = np.arange(begin, until)
+        for env, mine in enumerate(self._of):
+            if not len(mine):  # its first episode never ended in the log
+                rewards[:, env] = self._rest[env]
+                continue
+            start, length = log.start[mine], log.length[mine]
+            at = np.maximum(np.searchsorted(start, time, side="right") - 1, 0)
+            age = time - start[at] + 1  # beyond the length in a reset, and in the last episode, which is not logged
+            last = int(start[-1] + length[-1])
+            rewards[:, env] = np.where(time >= last, self._rest[env], log.returns[mine][at] / length[at])
+            ended[:, env] = age == length[at]
+        return rewards, ended
+
+    def tails(self) -> Array:
+        """Return [2, ages + 1]: further return and steps of an episode that has outlived each age 0, 1, ..."""
+        log = self._log
+        running = np.maximum(int(log.end[-1]) - log.last, 0)
+        size = int(max(log.length.max(), running.max())) + 2
+        ends = np.bincount(log.length, minlength=size).astype(float)
+        rate = np.bincount(log.length, weights=log.returns / log.length, minlength=size)
+        rate += np.bincount(running, weights=self._rest, minlength=size)
+        visits, rewards = (
+            np.cumsum(x[::-1])[::-1] for x in (ends + np.bincount(running, minlength=size), rate)
+        )  # at each age, by those that reached it
+        seen = np.maximum(visits, 1.0)
+        tails = np.zeros((2, size))
+        for age in range(size - 1, 0, -1):
+            mean = np.array([rewards[age] / seen[age], min(visits[age], 1.0)])
+            tails[:, age - 1] = mean + (1 - ends[age] / seen[age]) * tails[:, age]
+        return tails
