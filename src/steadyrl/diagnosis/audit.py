@@ -240,7 +240,8 @@ class _Fair:
             rows.append((value, value - low, value + high, length, share))
             if self._memory is None:
                 statistics.memory = max(self._window / self._log.num_envs, _FEWEST_EPISODES) * length
-        return np.asarray(rows, dtype=float).T
+        found: Array = np.array(rows, dtype=float).T
+        return found
 
     def _advance(self, statistics: FairStatistics, done: int, time: int) -> None:
         size = max(_BLOCK // self._log.num_envs, 1)
