@@ -6,6 +6,8 @@ the value received and says what would do.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Mapping
 from numbers import Real
 from typing import Any
 
@@ -94,6 +96,49 @@ def check_level(level: Any, error: type[SteadyrlError]) -> float:
     return float(level)
 
 
+def check_flag(name: str, value: Any, error: type[SteadyrlError]) -> bool:
+    """Return True or False as a bool, or raise `error` if the value is anything else: "no" is not False."""
+    if not isinstance(value, bool | np.bool_):
+        raise error(f"{name} is {shown(value)}; it must be True or False")
+    return bool(value)
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str], error: type[SteadyrlError]) -> str:
+    """Return a word, or raise `error` unless it is one of `choices`."""
+    known = list(choices)
+    if not isinstance(value, str) or value not in known:
+        raise error(f"{name} is {shown(value)}; it must be one of {', '.join(map(repr, known))}")
+    return value
+
+
+def as_path(name: str, value: Any, error: type[SteadyrlError]) -> str:
+    """Return the name of a file or folder as text, or raise `error`: a number would be taken for an open file.
+
+    Example:
+        >>> as_path("out", b"run", RolloutError)
+        'run'
+    """
+    try:
+        found = os.fsdecode(os.fspath(value))
+        os.fsencode(found)
+    except TypeError as problem:
+        raise error(f"{name} is {shown(value)}; it must be the name of a file or folder") from problem
+    except UnicodeEncodeError as problem:
+        raise error(f"{name} is {shown(value)}; no name of a file or folder holds such characters") from problem
+    if "\0" in found:
+        raise error(f"{name} is {shown(value)}; no name of a file or folder holds a null character")
+    return found
+
+
+def as_keywords(name: str, value: Any, error: type[SteadyrlError]) -> dict[str, Any]:
+    """Return keyword arguments as a dictionary, empty for None, or raise `error`."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise error(f"{name} is {shown(value)}; it must be a dictionary of names and values")
+    return dict(value)
+
+
 def check_rng(rng: Any, error: type[SteadyrlError]) -> np.random.Generator:
     """Return the random generator, or raise `error` if it is something else, such as a seed."""
     if not isinstance(rng, np.random.Generator):
@@ -115,7 +160,10 @@ def plain_array(what: str, given: Any, error: type[SteadyrlError]) -> NDArray[An
             f"{what} is a tensor that requires grad, and no gradient flows through this function; give "
             f"{what}.detach().cpu().numpy()"
         )
-    return np.asarray(given)
+    try:
+        return np.asarray(given)
+    except (TypeError, ValueError, OverflowError, RuntimeError, MemoryError) as problem:
+        raise error(f"{what} must be an array of numbers, not {type(given).__name__} ({problem})") from problem
 
 
 def as_numbers(what: str, given: Any, error: type[SteadyrlError]) -> Array:

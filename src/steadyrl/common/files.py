@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from steadyrl.common.checks import as_path
 from steadyrl.errors import RolloutError, SteadyrlError
 
 try:
@@ -47,7 +48,7 @@ def written_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     It is for libraries that write files by themselves. If the block raises, the temporary file is deleted and `path` is
     as it was before.
     """
-    target = Path(path)
+    target = Path(as_path("path", path, SteadyrlError))
     if not target.parent.is_dir():
         raise FileNotFoundError(f"the folder of {os.fspath(path)!r} does not exist")
     delete_abandoned(target.parent)
@@ -92,7 +93,7 @@ def why_not_writable(directory: Path) -> str | None:
 
 def why_no_such_file(path: str | os.PathLike[str]) -> str | None:
     """Return why a file with this name cannot be written, or None if it can: its folder, the length of its name."""
-    target = Path(path)
+    target = Path(as_path("path", path, RolloutError))
     try:
         if target.is_dir():
             return "it is a directory"

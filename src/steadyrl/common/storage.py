@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.lib import format as npy
 
+from steadyrl.common.checks import as_path
 from steadyrl.common.files import locked, why_no_such_file, why_not_writable, write_atomically, written_atomically
 from steadyrl.errors import FileFormatError
 
@@ -60,8 +61,9 @@ def load_arrays(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any]
     Raises:
         FileFormatError: if the file is damaged, or holds something else.
     """
+    path = as_path("path", path, FileFormatError)
     with open(path, "rb") as file:
-        header, arrays = unpack_archive(file, repr(os.fspath(path)))
+        header, arrays = unpack_archive(file, repr(path))
     if header.get("kind") != kind:
         raise FileFormatError(
             f"{os.fspath(path)!r} holds {header.get('kind')!r}, but {kind!r} was expected; "

@@ -16,6 +16,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from steadyrl.common.checks import as_keywords, shown
 from steadyrl.common.identity import fingerprint, readable_name
 from steadyrl.environments.process_env import ProcessEnv
 from steadyrl.errors import MissingExtraError, RolloutError, SteadyrlError
@@ -75,7 +76,7 @@ class Description:
 
 def as_source(environment: Any, make_arguments: Mapping[str, Any] | None = None) -> Source:
     """Return the source of an environment given as an id, a spec, a LearningProcess or a function."""
-    arguments = dict(make_arguments or {})
+    arguments = as_keywords("make_arguments", make_arguments, RolloutError)
     if isinstance(environment, str):
         return Source(environment, environment, arguments, partial(_make, environment, arguments))
     if isinstance(environment, EnvSpec):
@@ -96,7 +97,7 @@ def as_source(environment: Any, make_arguments: Mapping[str, Any] | None = None)
     if callable(environment):
         return Source(readable_name(environment), None, {}, environment, fingerprint(environment))
     raise RolloutError(
-        f"environment is {environment!r}; it must be a Gymnasium id, a spec, a LearningProcess, or a function "
+        f"environment is {shown(environment)}; it must be a Gymnasium id, a spec, a LearningProcess, or a function "
         "that returns an environment"
     )
 

@@ -16,13 +16,16 @@ from steadyrl.exact.tabular import uniform_policy
 
 Entry = tuple[LearningProcess, NDArray[np.float64]]
 
+MOST = 10_000
+"""Most states of a process here: its matrix is dense, 0.8 GB at that size."""
+
 
 def state_sweep(n: int = 20) -> Entry:
     """An episode passes through all n states in order, whatever the actions (the paper's worst case)."""
     # 0 -> 1 -> ... -> n-1 -> 0; state 0 is terminal. T = n always, so rho = 1/n everywhere, the period is n,
     # and rho^(t) is the point mass at t mod n: TV to rho is 1 - 1/n for ever. R(s) = s, so
     # J_epi = n (n - 1) / 2 and J_avg = (n - 1) / 2.
-    n = whole_number("n", n, ProcessError)
+    n = whole_number("n", n, ProcessError, most=MOST)
     shift = np.roll(np.eye(n), 1, axis=1)
     process = LearningProcess([shift], np.arange(n), np.eye(n)[0])
     return process, uniform_policy(process)
@@ -33,7 +36,7 @@ def corridor(rooms: int = 3) -> Entry:
     # exit 0 -> room 1 -> ... -> room `rooms` -> exit 0. T = rooms + 1 (Gymnasium would count `rooms` actions);
     # R(exit) = 1, so Q = V = 1 everywhere with the episodic discount, J_epi = 1, J_avg = 1 / (rooms + 1).
     # With a constant discount g: V(exit) = g^rooms + g^(rooms + 1) V(exit), so V(exit) = g^rooms / (1 - g^(rooms + 1)).
-    rooms = whole_number("rooms", rooms, ProcessError)
+    rooms = whole_number("rooms", rooms, ProcessError, most=MOST)
     shift = np.roll(np.eye(rooms + 1), 1, axis=1)
     process = LearningProcess([shift], np.eye(rooms + 1)[0], np.eye(rooms + 1)[0])
     return process, uniform_policy(process)

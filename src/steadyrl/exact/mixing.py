@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.linalg import ArpackNoConvergence, eigs
 
-from steadyrl.common.checks import as_distribution, as_steps, check_tolerance, whole_number
+from steadyrl.common.checks import as_distribution, as_steps, check_flag, check_tolerance, whole_number
 from steadyrl.errors import MixingTimeError, SteadyrlError
 from steadyrl.exact import time_limits
 from steadyrl.exact.chain import EpisodeChain, episode_chain, induced_chain
@@ -60,7 +60,12 @@ def marginals(process: LearningProcess, policy: ArrayLike, steps: int) -> Array:
     """
     steps = as_steps(steps, MixingTimeError)
     forward = induced_chain(process, policy).T.tocsr()
-    result = np.empty((steps + 1, process.n_states))
+    try:
+        result = np.empty((steps + 1, process.n_states))
+    except (MemoryError, ValueError) as error:
+        raise MixingTimeError(
+            f"the distributions of {process.n_states} states at {steps} times do not fit into memory; ask for fewer"
+        ) from error
     result[0] = process.initial
     for t in range(steps):
         result[t + 1] = forward @ result[t]
@@ -178,6 +183,7 @@ class _Distances:
     """The distance to the steady state at times 0, 1, 2, ..., in blocks."""
 
     def __init__(self, chain: EpisodeChain, given_not_null: bool) -> None:
+        check_flag("given_not_null", given_not_null, MixingTimeError)
         visits = visits_of(chain)
         self.rho = visits / visits.sum()
         self.start = chain.process.initial

@@ -41,7 +41,7 @@ def read_model(
 
     if time_limit is not None and not (isinstance(time_limit, str) and time_limit == "spec"):
         if isinstance(time_limit, str):
-            raise ProcessError(f'time_limit is {time_limit!r}; it must be "spec", None, or a number of actions')
+            raise ProcessError(f'time_limit is {shown(time_limit)}; it must be "spec", None, or a number of actions')
         whole_number("the time limit", time_limit, ProcessError)
     if not isinstance(env_or_id, gymnasium.Env | str | gymnasium.envs.registration.EnvSpec):
         raise ProcessError(f"{shown(env_or_id)} is neither a Gymnasium environment nor the id of one")
@@ -50,7 +50,12 @@ def read_model(
             raise ProcessError(f"{sorted(make_arguments)} are for gymnasium.make and need an id, not an Env")
         env, made = env_or_id, False
     else:
-        env, made = gymnasium.make(env_or_id, **make_arguments), True
+        try:
+            env, made = gymnasium.make(env_or_id, **make_arguments), True
+        except Exception as error:  # whatever Gymnasium or the environment's own constructor raises
+            raise ProcessError(
+                f"the environment {shown(env_or_id)} cannot be made ({type(error).__name__}: {error})"
+            ) from error
     try:
         spec_limit = None if env.spec is None else env.spec.max_episode_steps
         limit = spec_limit if isinstance(time_limit, str) else time_limit

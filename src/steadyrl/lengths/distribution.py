@@ -119,7 +119,7 @@ class EpisodeLengths:
 
         Differences of survival probabilities can come out as -1e-16 by rounding; they are taken as 0.
         """
-        probabilities = -np.diff(np.append(np.asarray(survival, dtype=float), 0.0))
+        probabilities = -np.diff(np.append(as_numbers("survival", survival, LengthsError), 0.0))
         return cls(np.where(np.abs(probabilities) < _ROUNDING, np.maximum(probabilities, 0.0), probabilities))
 
     @classmethod

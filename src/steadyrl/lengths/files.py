@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from steadyrl.common.checks import as_path, shown
 from steadyrl.common.storage import load_arrays, write_atomically
 from steadyrl.errors import FileFormatError, LengthsError
 from steadyrl.lengths.age_sums import AgeSums
@@ -53,7 +54,9 @@ def read_lengths(paths: PathLike | Sequence[PathLike], *, column: str | int | No
         MissingExtraError: If TensorBoard is needed and not installed.
     """
     if isinstance(column, bool) or not (column is None or isinstance(column, str | int)):
-        raise FileFormatError(f"column is {column!r}; give a name, or an index counted from 0")
+        raise FileFormatError(f"column is {shown(column)}; give a name, or an index counted from 0")
+    if not isinstance(paths, str | os.PathLike | list | tuple):
+        raise FileFormatError(f"path is {shown(paths)}; it must be the name of a file or folder, or a list of names")
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
         raise FileFormatError("no files were given; give at least one with episode lengths")
@@ -83,7 +86,7 @@ def write_lengths(lengths: EpisodeLengths, episodes: int, path: PathLike) -> Non
 
 def _files(path: PathLike) -> list[Path]:
     """Return the files that a path stands for: itself, or those of the first known kind in a directory."""
-    file = Path(path)
+    file = Path(as_path("path", path, FileFormatError))
     if str(path) == "-" or file.is_file():
         return [file]
     if not file.is_dir():
@@ -183,7 +186,7 @@ def _from_archive(file: Path, column: str | int | None) -> EpisodeRecords:
         with zipfile.ZipFile(file) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
             size = max((entry.file_size for entry in archive.infolist()), default=0)
-    except (zipfile.BadZipFile, OSError, ValueError):
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError):
         return _from_collected(file)  # which says what is wrong
     if "steadyrl" in names or not names:
         return _from_collected(file)
@@ -193,7 +196,7 @@ def _from_archive(file: Path, column: str | int | None) -> EpisodeRecords:
     try:
         with np.load(file, allow_pickle=False) as archive:
             values = np.asarray(archive[name]).reshape(-1)
-    except (ValueError, OSError, EOFError, KeyError, SyntaxError, MemoryError, zipfile.BadZipFile) as error:
+    except Exception as error:  # zipfile, zlib and numpy raise a dozen types on damaged files
         raise FileFormatError(f"{str(file)!r} is damaged ({error})") from error
     return _joined([_checked(LoggedLengths(values), file)], [file])
 

@@ -21,9 +21,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import as_numbers, as_steps, whole_number
+from steadyrl.common.checks import as_numbers, as_steps, check_choice, check_flag, whole_number
 from steadyrl.errors import LengthsError
-from steadyrl.lengths.distribution import EpisodeLengths
+from steadyrl.lengths.distribution import EpisodeLengths, check_lengths
 from steadyrl.lengths.renewal import renewal_sequence
 from steadyrl.numerics.convolution import fftconvolve
 
@@ -70,7 +70,10 @@ def finished_mean(
         >>> [round(float(found[t]) / 225, 3) for t in (50, 399, 600)]
         [0.222, 0.222, 0.764]
     """
+    check_lengths(lengths)
     steps = as_steps(steps, LengthsError)
+    check_flag("same_step", same_step, LengthsError)
+    check_choice("start", start, ("together", "steady"), LengthsError)
     actions = lengths.probabilities[1:]
     if same_step and actions[0] > 0:
         raise LengthsError(
@@ -81,10 +84,8 @@ def finished_mean(
     if start == "together":
         cycle = EpisodeLengths(actions) if same_step else lengths
         begun = np.cumsum(renewal_sequence(cycle, steps))
-    elif start == "steady":
-        begun = np.arange(1.0, steps + 2) / (lengths.mean - same_step)
     else:
-        raise LengthsError(f"start is {start!r}; it must be 'together' or 'steady'")
+        begun = np.arange(1.0, steps + 2) / (lengths.mean - same_step)
     count, total = _convolved(actions, begun), _convolved(actions * returns, begun)
     if window is not None:
         width = whole_number("window", window, LengthsError)

@@ -41,7 +41,7 @@ def read_text(stream: IO[str], where: str, column: str | int | None) -> LoggedLe
     second = _next_line(stream)
     delimiter = next((mark for mark in ("\t", ";", ",") if mark in first), None)
     row = _cells(first, delimiter)
-    header = not _number(row[column] if isinstance(column, int) and column < len(row) else row)
+    header = not _number(row[column] if isinstance(column, int) and 0 <= column < len(row) else row)
     if not header and not second and column is None:  # all numbers on one line
         return LoggedLengths(np.array([float(cell) for cell in row]))
     place = _place(row, column, where, header=header)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from steadyrl.common.checks import shown
 from steadyrl.errors import WrapperError
 
 Flags = NDArray[np.bool_]
@@ -114,10 +115,10 @@ def checked_flags(name: str, flags: Any, num_envs: int) -> Flags:
         return flags
     try:
         found = np.asarray(flags)
-    except (TypeError, ValueError) as problem:
+    except (TypeError, ValueError, MemoryError, RuntimeError) as problem:
         raise WrapperError(f"{name} is no array of booleans ({problem})") from problem
     if found.dtype != np.bool_ or found.shape != (num_envs,):
-        what = repr(flags) if found.ndim == 0 else f"an array of {found.dtype} with shape {found.shape}"
+        what = shown(flags) if found.ndim == 0 else f"an array of {found.dtype} with shape {found.shape}"
         raise WrapperError(
             f"{name} is {what}; it must be an array of booleans with one entry per environment, shape ({num_envs},)"
         )

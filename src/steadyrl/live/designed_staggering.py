@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from steadyrl.common.checks import check_tolerance, whole_number
+from steadyrl.common.checks import check_tolerance, plain_array, shown, whole_number
 from steadyrl.errors import DelaysError
 from steadyrl.lengths.delays import Delays, refuse_lengths
 from steadyrl.lengths.distribution import EpisodeLengths
@@ -253,10 +253,10 @@ def assigned_delays(delays: DelaysLike, num_envs: int, *, same_step: bool, rng: 
     if isinstance(delays, Delays):
         return (delays.for_same_step() if same_step else delays).assign(num_envs, rng=rng)
     refuse_lengths(delays)
-    values = np.asarray(delays)
+    values = plain_array("delays", delays, DelaysError)
     if values.shape != (num_envs,) or values.dtype.kind not in "iu" or (values < 1).any():
         raise DelaysError(
-            f"delays is {delays!r}; give Delays (as from design_delays(lengths)), or {num_envs} whole numbers of "
+            f"delays is {shown(delays)}; give Delays (as from design_delays(lengths)), or {num_envs} whole numbers of "
             "steps, one per environment, each 1 or more (StaggeredVectorEnv takes 'auto' as well)"
         )
     return values.astype(np.int64)

@@ -43,6 +43,8 @@ RETURN, LENGTH, SUCCESS = range(3)
 
 LONGEST = 1 << 18
 """The oldest age that is counted; of episodes that go on, no more than that is known, and memory stays bounded."""
+LATEST = 1 << 62
+"""No age is older than this."""
 _MOST_GROUPS, _FEWEST_GROUPS, _ROTATING_GROUPS = 64, 8, 32
 _LARGEST_TABLE = 1 << 20  # entries; groups are merged before a table becomes larger
 _FAINT = 1e-4  # of a visit: with a memory, an age that nobody visited for nine memories is not known any more
@@ -163,7 +165,7 @@ def step(
         ),
         steps=state.steps + 1,
         ended=state.ended + int(ended.sum()),
-        cut=state.cut + int((cut & acted).sum()),
+        cut=state.cut + int(cut.sum()),
         complete=state.complete + int(full.sum()),
     )
 
@@ -175,14 +177,17 @@ def fold(
 
     Args:
         state: the law's state before the first step. Its `ages` are not looked at, and are for the caller to replace.
-        ages: [steps, N], which action of its episode each environment took; 0 in a reset.
-        rewards: [steps, N]; 0 in a reset.
+        ages: [steps, N], which action of its episode each environment took; 0 for what is not to be counted (`follow`).
+        rewards: [steps, N]; 0 where ages are 0.
         ended: [steps, N], whose episode ended by itself.
         over: [steps, N], whose episode ended or was cut short.
         success: [steps, N], whose episode ended in success.
         memory: steps after which old data is mostly forgotten.
     """
-    steps, n = ages.shape
+    steps, n = rewards.shape
+    acted = ages > 0
+    found = np.where(acted, rewards, np.inf).min(), np.where(acted, rewards, -np.inf).max()
+    state = with_room(state, int(ages.max()))
     _, size, width = state.tables.shape
     weights = state.weight * np.exp(np.arange(1, steps + 1) / memory)
     groups = (state.groups + np.cumsum(over, axis=0) - over) % size if n == 1 else state.groups
@@ -195,8 +200,6 @@ def fold(
     np.add.at(flat[ENDS], place[at], weights[at // n])
     np.add.at(flat[SUCCESSES], place[at], weights[at // n] * success.ravel()[at])
     last = np.array([weights[at // n].sum(), weights[at // n] @ rewards.ravel()[at]])
-    acted = ages > 0
-    found = np.where(acted, rewards, np.inf).min(), np.where(acted, rewards, -np.inf).max()
     state = _finish(state, ages, rewards, ended, over, weights)
     return _rescaled(
         state._replace(
@@ -206,9 +209,22 @@ def fold(
             weight=float(weights[-1]),
             steps=state.steps + steps,
             ended=state.ended + len(at),
-            cut=state.cut + int((over & ~ended & acted).sum()),
+            cut=state.cut + int(np.count_nonzero(over)) - len(at),
         )
     )
+
+
+def follow(first: Counts, over: Flags, same_step: bool) -> tuple[Counts, Counts]:
+    """Return which action of its episode each environment takes in each step, and in the one after them.
+
+    An episode that is over in one step begins anew in the next, or with NEXT_STEP one step later, after the reset.
+    """
+    row = np.arange(len(over) + 1, dtype=np.int64)[:, None]
+    begun = np.full((len(over) + 1, len(first)), -LATEST, dtype=np.int64)
+    begun[0] = 1 - first  # the step in which the running episode began
+    np.copyto(begun[1:], row[1:] + (not same_step), where=over)
+    ages = row + 1 - np.maximum.accumulate(begun, axis=0)
+    return ages[:-1], ages[-1]
 
 
 def _finish(state: FairState, ages: Counts, rewards: Array, ended: Flags, over: Flags, weights: Array) -> FairState:

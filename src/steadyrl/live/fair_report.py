@@ -5,8 +5,9 @@ Hall (1992), which corrects for skewness, the lower of the lower ends and the hi
 environments and heavy tails make each of them too short on one side. Probabilities have Wilson's interval, for as many
 episodes as would explain the jackknife's variance.
 
-Where some episodes outlive the oldest age seen, an interval is extended to contain what they add if they go on at the
-hazard and the reward of the older half of ages. That is an extrapolation; `return_bounds` are not.
+Where up to 5% of all episodes outlive the oldest age seen, an interval is extended to contain what they add if they go on
+at the hazard and the reward of the older half of ages. Beyond 5% nothing is extrapolated: the ends of the interval are
+then what is sure for rewards within their range and episodes within the time limit, and infinite where that is nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from steadyrl.live.fair_law import LENGTH, RETURN, SUCCESS, FairEstimate, FairSt
 Array = NDArray[np.float64]
 
 _RESOLVED = 1e-9  # a share of unresolved episodes below it is rounding
+_EXTRAPOLATED = 0.05  # a larger one is not extrapolated
 
 
 @dataclass(frozen=True, repr=False)
@@ -124,19 +126,24 @@ def make_report(
     returns = jackknife_interval(float(found.values[RETURN]), found.left_out[RETURN], level)
     lengths = jackknife_interval(float(found.values[LENGTH]), found.left_out[LENGTH], level)
     smallest, largest = reward_range if reward_range is not None else (float(state.range[0]), float(state.range[1]))
-    bounds = returns.low, returns.high
+    bounds, most = (returns.low, returns.high), max(longest - found.oldest, 1.0)
     if unresolved:
-        most = max(longest - found.oldest, 1.0)
         bounds = (
-            returns.low + unresolved * min(smallest, smallest * most),
-            returns.high + unresolved * max(largest, largest * most),
+            returns.low + unresolved * (min(smallest, smallest * most) if smallest else 0.0),
+            returns.high + unresolved * (max(largest, largest * most) if largest else 0.0),
         )
-    lengths = _extended(lengths, unresolved * float(found.tail[LENGTH]))
+    if unresolved > _EXTRAPOLATED:
+        returns = Interval(returns.value, min(bounds[0], returns.value), max(bounds[1], returns.value))
+        lengths = Interval(lengths.value, lengths.low, lengths.high + unresolved * most)
+    elif unresolved:
+        returns = _extended(returns, unresolved * float(found.tail[RETURN]))
+        lengths = _extended(lengths, unresolved * float(found.tail[LENGTH]))
+    lengths = Interval(lengths.value, max(lengths.low, min(lengths.value, 1.0)), lengths.high)
     weight, finished_returns, finished_lengths = (float(x) for x in state.finished)
     return FairReport(
-        mean_return=_extended(returns, unresolved * float(found.tail[RETURN])),
-        average_episode_length=Interval(lengths.value + 1, max(lengths.low, 1.0) + 1, lengths.high + 1),
-        mean_gymnasium_length=Interval(lengths.value, max(lengths.low, 1.0), lengths.high),
+        mean_return=returns,
+        average_episode_length=Interval(lengths.value + 1, lengths.low + 1, lengths.high + 1),
+        mean_gymnasium_length=lengths,
         success=_success(state, found, unresolved, level) if with_success else None,
         unresolved=unresolved,
         oldest_age=found.oldest,

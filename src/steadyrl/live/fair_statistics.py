@@ -82,16 +82,15 @@ class FairStatistics:
         )
         rows = min(max(_BLOCK // self.num_envs, _FEWEST_ROWS), _MOST_ROWS)
         self._shape = (self.num_envs,)
-        self._row_ages = np.zeros((rows, self.num_envs), dtype=np.int64)
         self._rewards = np.zeros((rows, self.num_envs))
         self._ended = np.zeros((rows, self.num_envs), dtype=bool)
-        self._over = np.zeros((rows, self.num_envs), dtype=bool)
+        self._cut = np.zeros((rows, self.num_envs), dtype=bool)
         self._succeeded = np.zeros((rows, self.num_envs), dtype=bool)
         self._finite = np.ones(self.num_envs, dtype=bool)
         self._filled = 0
-        self._with_success = False
+        self._any_cut = self._with_success = False
         self._state = law.init(self.num_envs, self._as_ages(ages))
-        self._ages = self._state.ages
+        self._restarting = self._state.ages == 0  # NEXT_STEP: whose next step is the reset
 
     def update(self, rewards: Any, ended: Any, cut: Any = None, success: Any = None) -> None:
         """Take in one step of all environments.
@@ -107,46 +106,42 @@ class FairStatistics:
             StatisticsError: if these are not one finite number or boolean for each environment, if `ended` and `cut`
                 are both set, or if an episode ends in the step of its reset (NEXT_STEP). The step is then not taken in.
         """
-        if self._filled == len(self._rewards):
+        at = self._filled
+        if at == len(self._rewards):
             self._fold()
-        row = self._rewards[self._filled]
+            at = 0
+        row = self._rewards[at]
         if type(rewards) is np.ndarray and rewards.shape == self._shape and rewards.dtype.kind in "fiu":
             row[:] = rewards
         else:
             row[:] = self._numbers(rewards)
-        if np.count_nonzero(np.isfinite(row, out=self._finite)) < self.num_envs:
+        if np.count_nonzero(np.isfinite(row, self._finite)) < self.num_envs:
             self._refuse_infinite(row)
-        ended = self._flags(ended, "ended")
-        over = ended
+        over = ended = self._flags(ended, "ended")
         if cut is not None:
             cut = self._flags(cut, "cut")
-            over = ended | cut
-            if (ended & cut).any():
+            if np.dot(ended, cut):
                 both = np.flatnonzero(ended & cut).tolist()
                 raise StatisticsError(
                     f"ended and cut are both set for environments {both}; an episode that ended by itself was not cut "
                     "short"
                 )
-        restarts = np.count_nonzero(over)
-        if restarts and not self.same_step and not self._ages[over].all():
-            early = np.flatnonzero(over & (self._ages == 0)).tolist()
+            over = ended | cut
+        if not self.same_step and np.dot(over, self._restarting):
+            early = np.flatnonzero(over & self._restarting).tolist()
             raise StatisticsError(
                 f"episodes of environments {early} ended in the step of their reset; with NEXT_STEP autoreset the step "
                 "after an end is the reset. If yours are reset within the step that ends an episode, same_step is True"
             )
-        at = self._filled
         if success is not None:
             self._succeeded[at] = self._flags(success, "success")
             self._with_success = True
-        elif self._with_success:
-            self._succeeded[at] = False
-        self._row_ages[at] = self._ages
+        if cut is not None:
+            self._cut[at] = cut
+            self._any_cut = True
         self._ended[at] = ended
-        self._over[at] = over
+        self._restarting = over if cut is not None else self._ended[at]
         self._filled = at + 1
-        self._ages += 1
-        if restarts:
-            self._ages[over] = self.same_step
 
     def reset(self, mask: Any = None, *, ages: Any = None) -> None:
         """Take note that environments were reset from outside: their running episodes are cut short.
@@ -158,28 +153,28 @@ class FairStatistics:
         flags = np.ones(self.num_envs, dtype=bool) if mask is None else self._flags(mask, "mask")
         first = self._as_ages(ages)
         self._fold()
-        self._ages[flags] = 1 if first is None else first[flags]
-        self._state = self._state._replace(
-            returns=np.where(flags, 0.0, self._state.returns),
-            whole=np.where(flags, self._ages == 1, self._state.whole),
-        )
+        self._restart(flags, np.ones(self.num_envs, dtype=np.int64) if first is None else first)
 
     def restarted(self, mask: Any) -> None:
-        """Take note that the last step was, for these environments, a reset from outside, and not a step."""
+        """Take note that the last step was, for these environments, a reset from outside or of no use: do not count it."""
         flags = self._flags(mask, "mask")
-        if self._filled:
-            at = self._filled - 1
-            self._row_ages[at, flags] = 0
-            self._rewards[at, flags] = 0.0
-            self._ended[at, flags] = False
-            self._over[at, flags] = True
-        self.reset(flags)
+        self._fold(void=flags)
+        self._restart(flags, np.ones(self.num_envs, dtype=np.int64))
+
+    def _restart(self, flags: Flags, ages: NDArray[np.int64]) -> None:
+        """Let these environments begin anew before the steps that are not counted yet."""
+        state = self._state
+        self._state = state._replace(
+            ages=np.where(flags, ages, state.ages),
+            returns=np.where(flags, 0.0, state.returns),
+            whole=np.where(flags, ages <= 1, state.whole),
+        )
+        self._restarting = self._state.ages == 0
 
     def forget(self) -> None:
         """Forget everything that was counted, as for another policy; the environments run on."""
-        self._fold()
-        fresh = law.init(self.num_envs, self._ages, self._state.tables.shape[2] - 1)
-        self._state = fresh._replace(ages=self._ages, whole=self._ages <= 1)
+        ages = self.ages
+        self._state = law.init(self.num_envs, ages, self._state.tables.shape[2] - 1)
 
     def report(self, level: float = 0.9) -> FairReport:
         """Return mean return, length and success of the policy's episodes, as far as they are known now.
@@ -207,7 +202,8 @@ class FairStatistics:
     @property
     def ages(self) -> NDArray[np.int64]:
         """Which action of its episode each environment takes next; 1 after a reset, 0 if its next step is the reset."""
-        return np.array(self._ages)
+        self._fold()
+        return np.array(self._state.ages)
 
     @property
     def steps(self) -> int:
@@ -218,7 +214,7 @@ class FairStatistics:
         """Return all that fair statistics made anew need to go on from here (`restore`), as arrays."""
         self._fold()
         found = {name: np.array(value) for name, value in self._state._asdict().items()}
-        return found | {"ages": self._ages.copy(), "with_success": np.array(self._with_success)}
+        return found | {"with_success": np.array(self._with_success)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned.
@@ -234,41 +230,47 @@ class FairStatistics:
                 + (f"; {', '.join(missing)} is missing" if missing else f": ages have shape {np.shape(state['ages'])}")
             )
         kinds: dict[str, Any] = {"weight": float, "steps": int, "ended": int, "cut": int, "complete": int}
+        self._fold()
         self._state = FairState(**{name: kinds.get(name, np.array)(state[name]) for name in FairState._fields})
-        self._ages = self._state.ages
+        self._restarting = self._state.ages == 0
         self._with_success = bool(state["with_success"])
-        self._filled = 0
 
     def __repr__(self) -> str:
         return f"FairStatistics({self.num_envs}, same_step={self.same_step}, memory={self.memory}, steps={self.steps})"
 
-    def _fold(self) -> None:
-        """Count what was written down."""
+    def _fold(self, void: Flags | None = None) -> None:
+        """Count what was written down, but not the last step of those environments for which it is void."""
         if not self._filled:
             return
         rows = slice(0, self._filled)
-        ages, rewards = self._row_ages[rows], self._rewards[rows]
-        if not self.same_step:
+        rewards, ended = self._rewards[rows], self._ended[rows]
+        over = ended | self._cut[rows] if self._any_cut else ended
+        ages, following = law.follow(self._state.ages, over, self.same_step)
+        if void is not None:
+            over = ended | self._cut[rows]
+            ages[-1, void], ended[-1, void], over[-1, void] = 0, False, False
+        if void is not None or not self.same_step:
             rewards = np.where(ages > 0, rewards, 0.0)
         self._filled = 0
-        self._state = law.fold(
-            law.with_room(self._state, int(ages.max())),
-            ages,
-            rewards,
-            self._ended[rows],
-            self._over[rows],
-            self._succeeded[rows],
-            math.inf if self.memory is None else self.memory,
-        )
+        memory = math.inf if self.memory is None else self.memory
+        state = law.fold(self._state, ages, rewards, ended, over, self._succeeded[rows], memory)
+        self._state = state._replace(ages=following)
+        if self._any_cut:
+            self._cut[:] = False
+            self._any_cut = False
+        if self._with_success:
+            self._succeeded[:] = False
+        self._restarting = following == 0
 
     def _refuse_infinite(self, row: Array) -> None:
-        bad = np.flatnonzero(~np.isfinite(row) & (self._ages > 0))
+        counted = np.full(self.num_envs, True) if self.same_step else ~self._restarting
+        bad = np.flatnonzero(~np.isfinite(row) & counted)
         if len(bad):
             raise StatisticsError(
                 f"the reward of environment {bad[0]} is {row[bad[0]]}; one such reward would spoil all means. Mend the "
                 "environment, or replace it (numpy.nan_to_num) if you know what it stands for"
             )
-        row[self._ages == 0] = 0.0  # of a reset, which belongs to no episode
+        row[~counted] = 0.0  # of a reset, which belongs to no episode
 
     def _numbers(self, rewards: Any) -> Array:
         values = as_numbers("rewards", rewards, StatisticsError)

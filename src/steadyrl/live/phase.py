@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import check_tolerance, whole_number
+from steadyrl.common.checks import check_flag, check_tolerance, whole_number
 from steadyrl.errors import DelaysError, WrapperError
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.lengths.life_table import LifeTable
@@ -91,7 +91,8 @@ class PhaseTracker:
     def __init__(self, num_envs: int, *, same_step: bool, n_steps: int = 16, tolerance: float = 0.01) -> None:
         self.num_envs = whole_number("num_envs", num_envs, DelaysError)
         self.n_steps = whole_number("n_steps", n_steps, DelaysError)
-        self.same_step, self.tolerance = bool(same_step), check_tolerance(tolerance)
+        self.same_step = check_flag("same_step", same_step, DelaysError)
+        self.tolerance = check_tolerance(tolerance)
         self.table = LifeTable(memory=max(_MEMORY * self.num_envs, 256.0))
         self._now = np.ones(self.num_envs, dtype=np.int64)  # ages before the rows that are not followed yet
         self._restarting = np.zeros(self.num_envs, dtype=bool)  # NEXT_STEP: their next step is the reset

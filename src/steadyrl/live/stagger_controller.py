@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import check_seed, whole_number
+from steadyrl.common.checks import check_seed, plain_array, shown, whole_number
 from steadyrl.errors import StaggerError
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.live import stagger_law as law
@@ -54,8 +54,8 @@ class StaggerController:
         self.num_envs = whole_number("num_envs", num_envs, StaggerError)
         if not isinstance(same_step, bool | np.bool_):
             raise StaggerError(
-                f"same_step is {same_step!r}; it must be True (resets happen within the step that ends an episode) or "
-                "False (the step after an end is the reset)"
+                f"same_step is {shown(same_step)}; it must be True (resets happen within the step that ends an "
+                "episode) or False (the step after an end is the reset)"
             )
         self.same_step = bool(same_step)
         self._rows = np.ones((law.LOOK, self.num_envs), dtype=np.int64)  # ages reached since the last look
@@ -170,10 +170,7 @@ class StaggerController:
     def _flags(self, flags: Any, name: str) -> Flags:
         if isinstance(flags, np.ndarray) and flags.dtype == np.bool_ and flags.shape == (self.num_envs,):
             return flags
-        try:
-            values = np.asarray(flags)
-        except (TypeError, ValueError) as error:
-            raise StaggerError(f"{name} cannot be read as an array of booleans ({error})") from error
+        values = plain_array(name, flags, StaggerError)
         if values.shape != (self.num_envs,):
             raise StaggerError(
                 f"{name} has shape {values.shape}; for {self.num_envs} environments it must be ({self.num_envs},)"
@@ -253,7 +250,7 @@ class StaggerController:
         Raises:
             StaggerError: if the state is not that of a controller of as many environments.
         """
-        missing = [name for name in StaggerState._fields if name not in state]
+        missing = [name for name in StaggerState._fields if not isinstance(state, Mapping) or name not in state]
         if missing or np.shape(state["ages"]) != (self.num_envs,):
             raise StaggerError(
                 f"this is not the state of a controller of {self.num_envs} environments"

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import ArrayLike
 
-from steadyrl.common.checks import check_count
+from steadyrl.common.checks import check_count, check_flag, plain_array, shown
 from steadyrl.common.detours import Perturbation
 from steadyrl.errors import RolloutError
 from steadyrl.rollouts.commands import episodes_command, samples_call
@@ -98,6 +98,9 @@ def collect_episodes(
     options = Options(
         seed, backend, workers, address, block_size, max_episode_steps, step_timeout, on_error, make_arguments
     )
+    check_flag("trajectories", trajectories, RolloutError)
+    if observation_sums is not None:
+        check_flag("observation_sums", observation_sums, RolloutError)
     work = EpisodeWork(int(episodes), observation_sums is not False, trajectories)
     plan = make_plan(environment, policy, work, options)
     return run_episodes(plan, observation_sums, Keeping(checkpoint, resume, out), progress)
@@ -199,6 +202,8 @@ def collect_samples(
     options = Options(
         seed, backend, workers, address, block_size, max_episode_steps, step_timeout, on_error, make_arguments
     )
+    if perturbation is not None and not isinstance(perturbation, Perturbation):
+        raise RolloutError(f"perturbation is {shown(perturbation)}; it must be a Perturbation, as in Perturbation(0.9)")
     work = SampleWork(int(rollouts), _as_times(times), perturbation, int(episodes))
     plan = make_plan(environment, policy, work, options)
     more: dict[str, Any] = {"perturbation": perturbation} if perturbation is not None else {}
@@ -223,9 +228,9 @@ def _require_few_enough(name: str, value: int) -> None:
 
 
 def _as_times(times: ArrayLike) -> tuple[int, ...]:
-    values = np.atleast_1d(np.asarray(times))
+    values = np.atleast_1d(plain_array("times", times, RolloutError))
     if values.ndim != 1 or values.dtype.kind not in "iu" or not len(values) or (np.diff(values) <= 0).any():
-        raise RolloutError(f"times are {times!r}; they must be whole numbers, increasing, at least one")
+        raise RolloutError(f"times are {shown(times)}; they must be whole numbers, increasing, at least one")
     if values[0] < 1:
         raise RolloutError(
             f"times begin at {values[0]}; time 0 is the terminal state before the first episode, which an environment "

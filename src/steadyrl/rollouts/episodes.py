@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steadyrl.common.checks import shown
 from steadyrl.common.values import hash_values, same_values
 from steadyrl.errors import RolloutError
 from steadyrl.lengths.age_sums import AgeSums, count_ages
@@ -181,6 +182,9 @@ def _require_sound(columns: Arrays, ages: AgeSums | None, tracks: Trajectories |
 
 def merge(parts: Sequence[Episodes]) -> Episodes:
     """Return several runs of one environment and policy as one."""
+    strange = [part for part in parts if not isinstance(part, Episodes)]
+    if strange:
+        raise RolloutError(f"{shown(strange[0])} cannot be merged; give Episodes, as collect_episodes returns them")
     first = parts[0]
     for key in ("environment", "environment_digest", "make_arguments", "policy", "policy_digest"):
         values = [part.provenance.get(key) for part in parts]

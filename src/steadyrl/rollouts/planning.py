@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from steadyrl.common.checks import check_count, check_seed
+from steadyrl.common.checks import check_choice, check_count, check_seed
 from steadyrl.common.identity import fingerprint
 from steadyrl.common.machine import cores
 from steadyrl.environments.codecs import action_codec, observation_codec
@@ -48,10 +48,8 @@ class Options:
     def __post_init__(self) -> None:
         if check_seed(self.seed) >= LARGEST_SEED:
             raise RolloutError("seed is too large; it must be below 2**128")
-        if self.backend not in BACKENDS:
-            raise RolloutError(f"backend is {self.backend!r}; it must be one of {', '.join(BACKENDS)}")
-        if self.on_error not in ("raise", "skip"):
-            raise RolloutError(f"on_error is {self.on_error!r}; it must be 'raise' or 'skip'")
+        check_choice("backend", self.backend, BACKENDS, RolloutError)
+        check_choice("on_error", self.on_error, ("raise", "skip"), RolloutError)
         for name in ("workers", "block_size", "max_episode_steps"):
             check_count(name, getattr(self, name))
         timeout = self.step_timeout

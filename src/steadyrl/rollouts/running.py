@@ -11,6 +11,7 @@ from typing import Any, Protocol, TextIO, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from steadyrl.common.checks import as_path, check_flag
 from steadyrl.common.files import why_no_such_file
 from steadyrl.common.progress import MeanLength, Rate, progress_for
 from steadyrl.errors import RolloutError
@@ -53,10 +54,13 @@ class Keeping:
 
     def check(self) -> None:
         """Raise RolloutError if the files could not be written at the end, before anything is run for them."""
+        check_flag("resume", self.resume, RolloutError)
         for name, path in (("out", self.out), ("checkpoint", self.checkpoint)):
             reason = None if path is None else why_no_such_file(path)
             if reason is not None:
-                raise RolloutError(f"{name} is {os.fspath(path or '')!r}, which cannot be written: {reason}")
+                raise RolloutError(
+                    f"{name} is {as_path(name, path, RolloutError)!r}, which cannot be written: {reason}"
+                )
 
     def opened(self, manifest: Mapping[str, Any]) -> Checkpoint | None:
         """Return the checkpoint, open and locked, if there is to be one."""

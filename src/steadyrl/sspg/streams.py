@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
+from steadyrl.common.checks import plain_array, shown
 from steadyrl.common.intervals import Interval
 from steadyrl.errors import LengthsError
 
@@ -39,11 +40,11 @@ def stream_episode_length(ends: ArrayLike, *, level: float = 0.95) -> Interval:
         >>> stream_episode_length(ends).value
         4.0
     """
-    seen = np.asarray(ends)
+    seen = plain_array("ends", ends, LengthsError)
     if seen.ndim != 2 or seen.dtype != bool or not seen.size:
         raise LengthsError(f"ends have shape {seen.shape} and type {seen.dtype}; give booleans [steps, copies]")
     if not isinstance(level, float | np.floating) or not 0 < level < 1:
-        raise LengthsError(f"level is {level!r}; it must be a probability above 0 and below 1, such as 0.95")
+        raise LengthsError(f"level is {shown(level)}; it must be a probability above 0 and below 1, such as 0.95")
     counts = seen.sum(axis=0).astype(float)
     return episode_length_of_counts(counts, float(len(seen)), level=level)
 

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
-from steadyrl.common.checks import as_numbers
+from steadyrl.common.checks import as_numbers, shown
 from steadyrl.errors import DelaysError, WrapperError
 from steadyrl.lengths.delays import Delays, refuse_lengths
 from steadyrl.lengths.distribution import EpisodeLengths
@@ -53,8 +53,8 @@ def as_delays(value: Any) -> Delays:
         return Delays(value["probabilities"], value["distance"], None if lengths is None else EpisodeLengths(lengths))
     if isinstance(value, Mapping | str):
         raise DelaysError(
-            f"delays is {value!r}; give Delays (as from design_delays(lengths)), P(D = k) for k = 0, 1, ... as a list, "
-            "or one delay, a whole number of steps ('auto' is for vector environments: StaggeredVectorEnv)"
+            f"delays is {shown(value)}; give Delays (as from design_delays(lengths)), P(D = k) for k = 0, 1, ... as a "
+            "list, or one delay, a whole number of steps ('auto' is for vector environments: StaggeredVectorEnv)"
         )
     return Delays(as_numbers("delays", value, DelaysError), float("nan"))
 
@@ -68,4 +68,4 @@ def check_single(env: Any, wrapper: str, for_vectors: str) -> None:
             f"this is a vector environment ({type(env.unwrapped).__name__}, {env.num_envs} copies), and {wrapper} is "
             f"for a single one; {for_vectors}"
         )
-    raise WrapperError(f"env is {env!r}, not a gymnasium.Env; make one with gymnasium.make, and wrap that")
+    raise WrapperError(f"env is {shown(env)}, not a gymnasium.Env; make one with gymnasium.make, and wrap that")

@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
+from steadyrl.common.checks import is_number, shown
 from steadyrl.common.detours import Perturbation
 from steadyrl.errors import PerturbationError, WrapperError
 from steadyrl.wrappers.acting import generator_after_reset
@@ -154,11 +155,12 @@ def _as_perturbation(given: Any) -> Perturbation | None:
         return None
     if isinstance(given, Mapping) and given and given.keys() <= _ARGUMENTS:
         return Perturbation(**given)
-    if isinstance(given, int | float | np.number):
+    if is_number(given):
         return Perturbation(float(given))
     raise PerturbationError(
-        f"perturbation is {given!r}; it must be a Perturbation, its epsilon (strictly between 0 and 1), its arguments "
-        f"as a dictionary ({', '.join(sorted(_ARGUMENTS))}), or 'auto', which takes 1 - 1/E[T] of recent episodes"
+        f"perturbation is {shown(given)}; it must be a Perturbation, its epsilon (strictly between 0 and 1), its "
+        f"arguments as a dictionary ({', '.join(sorted(_ARGUMENTS))}), or 'auto', which takes 1 - 1/E[T] of recent "
+        "episodes"
     )
 
 

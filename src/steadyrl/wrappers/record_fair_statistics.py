@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import check_level
+from steadyrl.common.checks import check_level, shown
 from steadyrl.errors import WrapperError
 from steadyrl.live.fair_report import FairReport
 from steadyrl.live.fair_statistics import FairStatistics
@@ -71,7 +71,7 @@ class RecordFairStatistics(VectorWrapper[Any, Any, Any, Any, Any]):
         super().__init__(env)
         if not (success is None or isinstance(success, str) or callable(success)):
             raise WrapperError(
-                f"success is {success!r}; it must be the name of an entry of the infos, a function of (rewards, "
+                f"success is {shown(success)}; it must be the name of an entry of the infos, a function of (rewards, "
                 "terminated, truncated, infos), or None"
             )
         self._same_step = mode == AutoresetMode.SAME_STEP
@@ -119,22 +119,20 @@ class RecordFairStatistics(VectorWrapper[Any, Any, Any, Any, Any]):
             cut = cut_copies(infos)
             if cut is not None:
                 ended = ended & ~cut
-        if not np.count_nonzero(ended):
-            self._statistics.update(rewards, ended, cut)
-            return observations, rewards, terminated, truncated, infos
-        self._statistics.update(rewards, ended, cut, self._succeeded(rewards, terminated, truncated, infos))
-        if self._summary:
+        said = None
+        if (infos and self._success is not None) or callable(self._success):
+            said = self._succeeded(rewards, terminated, truncated, infos) if ended.any() else None
+        self._statistics.update(rewards, ended, cut, said)
+        if self._summary and ended.any():
             infos = {**infos, **self._summarised(ended)}
         return observations, rewards, terminated, truncated, infos
 
     def _succeeded(self, rewards: Any, terminated: Any, truncated: Any, infos: dict[str, Any]) -> Any:
         """Return who was successful, as far as the infos say; None if they say nothing."""
-        if self._success is None:
-            return None
         if callable(self._success):
             return self._success(rewards, terminated, truncated, infos)
         last = infos.get("final_info", {}) if self._same_step else infos
-        if self._success not in last:
+        if self._success is None or self._success not in last:
             return None
         said = last.get(f"_{self._success}", np.ones(self.num_envs, dtype=bool))
         values = last[self._success]

@@ -10,8 +10,10 @@ import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode
 
+from steadyrl.common.checks import shown, whole_number
 from steadyrl.errors import DelaysError, WrapperError
 from steadyrl.lengths.delays import Delays
+from steadyrl.lengths.distribution import LONGEST
 from steadyrl.live.designed_staggering import CutSchedule, for_next_step, hazards_of
 from steadyrl.wrappers.acting import generator_after_reset
 from steadyrl.wrappers.arguments import as_delays, as_plain, check_single
@@ -96,20 +98,22 @@ class StaggeredStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
 def _as_mode(mode: AutoresetMode | str) -> AutoresetMode:
     try:
         return AutoresetMode(mode)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         known = [known.value for known in AutoresetMode]
         raise WrapperError(
-            f"autoreset_mode is {mode!r}; it must be one of {known}, the mode of the vector environment around"
+            f"autoreset_mode is {shown(mode)}; it must be one of {known}, the mode of the vector environment around"
         ) from error
 
 
 def _as_delays(delays: Any, window: int | None) -> Delays:
     if isinstance(delays, bool) or not isinstance(delays, int | np.integer):
         return as_delays(delays)
+    if window is not None:
+        window = whole_number("window", window, DelaysError, most=LONGEST)
     if window is None or not 1 <= delays <= window:
         raise DelaysError(
-            f"the delay is {delays} and the window {window}; give a window of at least the delay: the episode is cut "
-            "window - delay steps after the start"
+            f"the delay is {shown(delays)} and the window {window}; give a window of at least the delay: the episode "
+            "is cut window - delay steps after the start"
         )
     probabilities = np.zeros(window + 1)
     probabilities[delays] = 1.0

@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 
+from steadyrl.common.checks import whole_number
 from steadyrl.errors import WrapperError
 from steadyrl.wrappers.acting import generator_after_reset, single_actor
 from steadyrl.wrappers.arguments import check_single
@@ -40,6 +41,8 @@ class StationaryStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
         check_single(env, "StationaryStart", "call pre_roll(envs, design_delays(lengths), policy) instead of its reset")
         RecordConstructorArgs.__init__(self, policy=policy, limit=limit)
         gymnasium.Wrapper.__init__(self, env)
+        if limit is not None:
+            whole_number("the limit on an episode's actions", limit, WrapperError)
         spec = env.spec
         found = limit if limit is not None else (None if spec is None else spec.max_episode_steps)
         if found is None or found < 1:

@@ -11,6 +11,7 @@ from gymnasium.vector.utils import iterate
 from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
 from numpy.typing import NDArray
 
+from steadyrl.common.checks import shown
 from steadyrl.errors import WrapperError
 from steadyrl.wrappers.rows import copied
 
@@ -71,7 +72,9 @@ def as_seed(seed: Any) -> int | None:
     if seed is None:
         return None
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise WrapperError(f"seed is {seed!r}; it must be a whole number, 0 or more, or None for a new one every time")
+        raise WrapperError(
+            f"seed is {shown(seed)}; it must be a whole number, 0 or more, or None for a new one every time"
+        )
     return int(seed)
 
 

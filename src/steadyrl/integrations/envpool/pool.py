@@ -23,7 +23,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import whole_number
+from steadyrl.common.checks import shown, whole_number
 from steadyrl.common.machine import cores
 from steadyrl.environments.sources import Source, as_source
 from steadyrl.errors import MissingExtraError, PoolError
@@ -47,7 +47,7 @@ class Pool:
 
     def __init__(self, id: str, num_envs: int, num_threads: int | None, arguments: Mapping[str, Any]) -> None:
         self.id, self.num_envs = id, whole_number("num_envs", num_envs, PoolError)
-        self.num_threads = num_threads or cores()
+        self.num_threads = cores() if num_threads is None else whole_number("num_threads", num_threads, PoolError)
         self._arguments = dict(arguments)
         config, *native = _known(id, self.num_envs, self._arguments)
         registered = _registered(id)
@@ -150,11 +150,11 @@ def _known(id: str, num_envs: int, arguments: Mapping[str, Any]) -> tuple[Any, A
             "this needs EnvPool; install it with: pip install 'steadyrl[envpool]' (it has wheels for Linux and macOS)"
         ) from error
     known = envpool.list_all_envs()
-    if id not in known:
+    if not isinstance(id, str) or id not in known:
         near = difflib.get_close_matches(str(id), known, n=4, cutoff=0.6)
         hint = f"near names: {', '.join(near)}" if near else "envpool.list_all_envs() lists them"
         raise PoolError(
-            f"EnvPool has no environment {id!r}; {hint}. For what Gymnasium has, gymnasium.make_vec makes vector "
+            f"EnvPool has no environment {shown(id)}; {hint}. For what Gymnasium has, gymnasium.make_vec makes vector "
             "environments that every wrapper here takes"
         )
     if arguments.get("max_num_players", 1) != 1 or arguments.get("batch_size", num_envs) not in (0, num_envs):
