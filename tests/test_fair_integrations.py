@@ -21,8 +21,10 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecMoni
 from typer.testing import CliRunner
 
 from scripted import Clock, Dice
-from steadyrl import EpisodeLengths, audit_log, evaluate, finished_mean
+from steadyrl import EpisodeLengths, audit_log, diagnose_lengths, evaluate, finished_mean
 from steadyrl.cli import app
+from steadyrl.diagnosis.logged_bias import logged_bias
+from steadyrl.diagnosis.report import render
 from steadyrl.errors import FileFormatError, RolloutError, StatisticsError
 from steadyrl.integrations.sb3 import FairStatisticsCallback, SteadyVecEnv
 from steadyrl.sspg.recent_episodes import RecentEpisodes
@@ -367,3 +369,15 @@ def test_the_audit_of_a_real_monitor_file_on_the_command_line(tmp_path):
     called = CliRunner().invoke(app, ["audit", str(tmp_path)])
     assert called.exit_code == 0, called.output
     assert "episodes (4 files, one environment each)" in called.stdout
+
+
+def test_the_report_shows_what_a_log_will_show():
+    found = diagnose_lengths(np.tile([50, 400], 100))
+    page = render(found)
+    assert "What your log will show" in page
+    data = json.loads(page.split('id="data">')[1].split("</script>")[0])
+    x, y = np.array(data["log"]["together"]["x"]), np.array(data["log"]["together"]["y"])
+    np.testing.assert_allclose(y[x < 400 / 226], 50 / 225, rtol=1e-4)  # before the first long episode ends
+    assert 0.9 < y[-1] < 1
+    assert "22% of the truth" in page
+    assert logged_bias(EpisodeLengths([0, 1.0])) is None  # every episode is a reset alone

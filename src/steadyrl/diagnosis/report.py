@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from steadyrl.common.storage import write_atomically
 from steadyrl.common.terminal import clean, clean_line
 from steadyrl.diagnosis import wording
+from steadyrl.diagnosis.logged_bias import logged_bias, logged_bias_text
 from steadyrl.diagnosis.observed import Marginals
 from steadyrl.diagnosis.result import Diagnosis
 from steadyrl.lengths.anytime import least_distance
@@ -82,8 +83,17 @@ nothing away: no environment can be older than the time since then.</p>
 <p class="soft">{escape(wording.RANKING)} Times are in mean episode lengths ({found.lengths.mean:.4g} steps, the reset
 included), for one environment.</p>
 <div class="scroll">{_table(found, wording.strategies(found, paper=False))}</div>
+{_log_section(found)}
 {_marginal_section(found.marginals, found.lengths.mean)}
 {_paper_section(found) if found.epsilon is not None else ""}"""
+
+
+def _log_section(found: Diagnosis) -> str:
+    curves = logged_bias(found.lengths)
+    if curves is None:
+        return ""
+    text = escape(logged_bias_text(curves))
+    return f'<h2>What your log will show</h2>\n<p class="soft">{text}</p>\n<figure id="log"></figure>'
 
 
 def _paper_section(found: Diagnosis) -> str:
@@ -132,6 +142,7 @@ def _data(found: Diagnosis) -> dict[str, Any]:
         "histogram": _histogram(found.lengths.probabilities),
         "strategies": curves,
         "bound": _bound(found),
+        "log": logged_bias(found.lengths),
         "marginals": None if found.marginals is None else _marginal_data(found.marginals, unit, mean),
     }
     return result

@@ -187,6 +187,18 @@ function drawLengths() {
   });
 }
 
+function drawLog() {
+  const holder = document.getElementById("log");
+  if (!holder || !data.log || !data.log.together.x.length) return;
+  const series = [{ ...data.log.together, colour: css("--raw") }];
+  if (data.log.steady.x.length) series.push({ ...data.log.steady, colour: css("--raw"), dash: "7 4" });
+  const top = Math.max(1, ...series.flatMap((s) => s.y));
+  chart(holder, {
+    series, range: [0, 1.08 * top], xmin: 0, height: 240, xlabel: "time in mean episode lengths", marks: [{ y: 1, text: "truth" }],
+    label: "Mean over finished episodes, relative to the truth, over time",
+  });
+}
+
 function legend() {
   const holder = document.getElementById("legend");
   if (!holder) return;
@@ -206,6 +218,7 @@ function draw() {
   const now = live();
   drawLengths();
   drawDistance();
+  drawLog();
   drawMarginals(null, "");
   drawPaperPart(now);
 }
