@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH := 2.13.0
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo test check lint types format docs bench clean
+.PHONY: help demo test check lint types format docs bench fuzz clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -41,6 +41,14 @@ bench: $(VENV)/.dev  ## benchmarks against other libraries (about an hour; train
 	$(BIN)/python benchmarks/diagnosis.py
 	$(BIN)/python benchmarks/wrappers.py
 	$(BIN)/python benchmarks/league.py
+
+fuzz: $(VENV)/.dev  ## attack files, calls, runs, texts and environments (half an hour), and write docs/promises.md again
+	$(BIN)/python fuzz/flips.py --record
+	$(BIN)/python fuzz/calls.py --record
+	$(BIN)/python fuzz/strings.py --record
+	$(BIN)/python fuzz/environments.py --record
+	$(BIN)/python fuzz/signals.py --record
+	$(BIN)/python fuzz/page.py
 
 clean:  ## remove the virtual environments
 	rm -rf $(VENV) .venv-peers

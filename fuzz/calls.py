@@ -415,7 +415,7 @@ def outcome(function: Callable[..., Any], given: dict[str, Any], bad: dict[str, 
             return "FOUND", f"a message of {len(text)} characters: {text[:80]!r}"
         return "an error with a sentence", ""
     except OSError as error:
-        paths = {"path", "out", "checkpoint", "policy", "env_or_id"} & set(given)
+        paths = {"path", "out", "checkpoint", "policy", "env_or_id", "log"} & set(given)
         return (
             ("an error with a sentence", "") if paths and error.errno else ("FOUND", f"{type(error).__name__}: {error}")
         )

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import whole_number
+from steadyrl.common.checks import as_path, whole_number
 from steadyrl.errors import FileFormatError
 from steadyrl.lengths.columns import find_column
 
@@ -104,9 +104,9 @@ class _Table:
 
 
 def _files(path: Any) -> list[Path]:
-    given = [path] if isinstance(path, str | os.PathLike) else list(path)
+    given = list(path) if isinstance(path, list | tuple) else [path]
     found: list[Path] = []
-    for one in map(Path, given):
+    for one in (Path(as_path("log", name, FileFormatError)) for name in given):
         inside = sorted(one.glob("*monitor.csv"), key=_by_number) if one.is_dir() else [one]
         if not inside:
             raise FileFormatError(f"the directory {str(one)!r} has no monitor.csv; name the file with the episodes")

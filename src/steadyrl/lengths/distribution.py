@@ -175,7 +175,7 @@ class EpisodeLengths:
 
 def _as_flags(censored: ArrayLike) -> NDArray[np.bool_]:
     values = plain_array("censored", censored, LengthsError)
-    if values.dtype != bool and not np.isin(values, (0, 1)).all():
+    if values.dtype.kind not in "biuf" or (values.dtype != bool and not np.isin(values, (0, 1)).all()):
         raise LengthsError("censored must be a list of True and False, one for each length")
     return values.astype(bool)
 

@@ -80,8 +80,7 @@ class StaggerController:
             self._restarting = self._restarting & ~flags
             return
         if seed is not None:
-            several = isinstance(seed, list | tuple | np.ndarray)
-            one = int(np.random.SeedSequence(seed).generate_state(1)[0]) if several else check_seed(seed, StaggerError)
+            one = check_seed(seed, StaggerError) if not isinstance(seed, list | tuple | np.ndarray) else _one_of(seed)
             self._remember(law.init(self.num_envs, seed=one))
             self._filled = 0
         self._fold()
@@ -285,3 +284,9 @@ def _grouped_distance(ages: NDArray[np.int64], share: Array) -> tuple[float, flo
     scatter = 0.5 * math.sqrt(1 - 2 / math.pi) * float(np.sqrt((spread**2).sum()))
     distance = math.sqrt(max(0.0, apart**2 - floor**2))
     return distance, math.sqrt(max((floor + _RARE * scatter) ** 2 - floor**2, 0.0))
+
+
+def _one_of(seeds: Any) -> int:
+    """Return one seed that several whole numbers determine."""
+    checked = [check_seed(seed, StaggerError) for seed in plain_array("seed", seeds, StaggerError).ravel().tolist()]
+    return int(np.random.SeedSequence(checked).generate_state(1)[0])

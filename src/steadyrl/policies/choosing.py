@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from steadyrl.common.checks import shown
 from steadyrl.environments.codecs import ActionCodec, ObservationCodec
 from steadyrl.errors import PolicyError
 from steadyrl.policies.files import load_policy
@@ -61,8 +62,9 @@ def resolve_policy(
         chosen: Policy = policy
         return chosen, type(policy).__qualname__
     raise PolicyError(
-        f'policy is {policy!r}; give "uniform", "gaussian", a policy file, a Stable-Baselines3 model, a torch module, '
-        "a function of observations, an array [S, A] for a finite process, or an object with act(observations, rng)"
+        f'policy is {shown(policy)}; give "uniform", "gaussian", a policy file, a Stable-Baselines3 model, a torch '
+        "module, a function of observations, an array [S, A] for a finite process, or an object with "
+        "act(observations, rng)"
     )
 
 

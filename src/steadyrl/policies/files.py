@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from steadyrl.common.checks import shown
 from steadyrl.environments.codecs import ActionCodec, ObservationCodec
 from steadyrl.errors import FileFormatError, PolicyError
 from steadyrl.policies.networks import FORMAT, NetworkPolicy, Normalisation, action_shape, action_start, require_fit
@@ -34,8 +35,9 @@ Array = NDArray[np.float64]
 def load_policy(path: str | os.PathLike[str], observations: ObservationCodec, actions: ActionCodec) -> NetworkPolicy:
     """Read a policy file and check that it fits the environment."""
     if not isinstance(path, str | os.PathLike) or not Path(path).is_file():
+        name = os.fspath(path) if isinstance(path, os.PathLike) else path
         raise PolicyError(
-            f"policy is {str(path)!r}; it must be the path of a policy file, as policy.save(path) writes it"
+            f"policy is {shown(name, 300)}; it must be the path of a policy file, as policy.save(path) writes it"
         )
     tensors, metadata = read_safetensors(path)
     if metadata.get("format") != FORMAT or metadata.get("version") not in ("1", "2"):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TextIO
 
-from steadyrl.common.checks import check_count, check_level
+from steadyrl.common.checks import check_count, check_flag, check_level
 from steadyrl.common.intervals import Interval, mean_interval
 from steadyrl.environments.codecs import action_codec, observation_codec
 from steadyrl.environments.sources import as_source, describe
@@ -105,7 +105,7 @@ def evaluate(
     level = check_level(level, RolloutError)
     budget = None
     if not (steps is None and seconds is None and until is None):
-        if episodes is not None or trajectories:
+        if episodes is not None or trajectories is not False:
             raise RolloutError(
                 "episodes and trajectories are for complete episodes, and steps, seconds and until for budgets; give "
                 "one or the other"
@@ -113,6 +113,8 @@ def evaluate(
         budget = Budget(steps, seconds, until)
     elif num_envs is not None:
         raise RolloutError("num_envs is for budgets: give steps, seconds or until with it, or `workers` for episodes")
+    for name, flag in (("deterministic", deterministic), ("trajectories", trajectories)):
+        check_flag(name, flag, RolloutError)
     source = as_source(environment, make_arguments)
     chosen = chosen_policy(policy, source, deterministic=deterministic, seed=seed)
     if budget is not None:

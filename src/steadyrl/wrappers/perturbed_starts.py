@@ -77,8 +77,8 @@ class PerturbedStarts(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
         self.null_observation = null_element(space) if null_observation is None else as_element(space, null_observation)
         if not space.contains(self.null_observation):
             raise WrapperError(
-                f"null_observation is {null_observation!r}, which is not in the observation space {space}; a policy "
-                "must be able to look at it (its action is ignored)"
+                f"null_observation is {shown(null_observation)}, which is not in the observation space {space}; a "
+                "policy must be able to look at it (its action is ignored)"
             )
         self._rng: np.random.Generator | None = None
         self._lengths: deque[int] = deque(maxlen=_RECENT)

@@ -1,0 +1,55 @@
+"""Writes the table of docs/promises.md from fuzz/results.json: what is promised, and how often it was tried."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from common import RESULTS
+
+PAGE = Path(__file__).parent.parent / "docs" / "promises.md"
+MARKS = ("<!-- What follows is written by `python fuzz/page.py`. -->", "<!-- Up to here. -->")
+PROMISES = {
+    "flips": "A file that was damaged loads as it was written, or is refused with a sentence. It never loads as other "
+    "numbers, and never asks for more memory than it has reason to. (Logs of other programs carry no digests: a "
+    "changed digit is another length there, and only a sentence or lengths are promised.)",
+    "calls": "A public function, constructor or method that is called with wrong arguments raises a `SteadyrlError` "
+    "with a sentence, whatever the arguments are.",
+    "signals": "A run that is killed or interrupted at any moment loses at most its unfinished block or update, goes "
+    "on with `--resume` to the same bytes, and leaves no temporary file. A second run into the same place is refused.",
+    "strings": "Text from outside controls neither the terminal nor the page.",
+    "environments": "An environment that misbehaves is named in an error, or its episodes are left out if that was "
+    "asked for. It does not hang, end or falsify a run, and what it prints does not spoil `--json`.",
+}
+
+
+def table(results: dict[str, dict[str, object]]) -> list[str]:
+    """Return the table, and the commands that made it."""
+    lines = ["| promise | tried | times | findings |", "|---|---|---:|---:|"]
+    for name, promise in PROMISES.items():
+        result = results.get(name)
+        if result is None:
+            continue
+        tried, findings = result["tried"], result["findings"]
+        assert isinstance(tried, dict)
+        assert isinstance(findings, list)
+        for i, (what, number) in enumerate(tried.items()):
+            first, last = (promise, f"{len(findings)}") if i == 0 else ("", "")
+            lines.append(f"| {first} | {what} | {number:,} | {last} |")
+    lines += ["", "Commands that made this table, each with its seed:", ""]
+    lines += [f"- `{result['command']}` (steadyrl {result['version']})" for result in results.values()]
+    found = [f"- {name}: {str(text)[:300]!r}" for name, result in results.items() for text in result["findings"]]  # type: ignore[attr-defined]
+    return [*lines, "", *(["What they found, and is not mended yet:", "", *found, ""] if found else [])]
+
+
+def main() -> None:
+    """Write the table between its marks."""
+    text = PAGE.read_text()
+    before, _, rest = text.partition(MARKS[0])
+    after = rest.partition(MARKS[1])[2]
+    middle = "\n".join(table(json.loads(RESULTS.read_text())))
+    PAGE.write_text(f"{before}{MARKS[0]}\n\n{middle.strip()}\n\n{MARKS[1]}{after}")
+
+
+if __name__ == "__main__":
+    main()

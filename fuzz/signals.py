@@ -1,0 +1,150 @@
+"""Kills and interrupts runs at random moments, goes on with --resume, and compares the bytes with an undisturbed run.
+
+Runs of collect (serial and in processes), train and reproduce get SIGKILL, SIGTERM or SIGINT, some of them several
+times. SIGTERM and SIGINT must end with status 130 and no traceback. In the end the files must be those of a run that
+nobody disturbed, and no temporary file may be left. A second run into the same place must be refused.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from common import Trial, main
+
+COLLECT = ["collect", "CartPole-v1", "--episodes", "2000", "--block-size", "50"]
+TRAIN = ["train", "CartPole-v1", "--updates", "25", "--num-envs", "4", "--n-steps", "16", "--backend", "serial"]
+RUNS = {
+    "collect, serial": [*COLLECT, "--backend", "serial", "--out", "a.npz"],
+    "collect, processes": [*COLLECT, "--backend", "processes", "--workers", "2", "--out", "a.npz"],
+    "collect with trajectories": [*COLLECT, "--backend", "serial", "--trajectories", "--out", "a.npz"],
+    "train": [*TRAIN, "--checkpoint-every", "0.05", "--out", "run"],
+    "reproduce": ["reproduce", "figure-1", "--out", "figures"],
+}
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+COMPARED = {".npz", ".safetensors", ".csv", ".json"}
+"""Files whose bytes must be the same; pictures and event files hold times."""
+
+
+def start(words: list[str], folder: Path) -> subprocess.Popen[str]:
+    """Start a command in a folder."""
+    command = [sys.executable, "-m", "steadyrl", *words]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Return the results in a folder."""
+    files = (path for path in sorted(folder.rglob("*")) if path.suffix in COMPARED)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Return the temporary files in a folder."""
+    marks = (".partial", ".unfinished")
+    return [p.name for p in folder.rglob("*") if p.name.startswith(".steadyrl-") or p.name.endswith(marks)]
+
+
+def can_resume(run: str, folder: Path) -> bool:
+    """Return whether an interrupted run left something to go on from."""
+    if run.startswith("collect"):
+        return (folder / "a.npz.partial").exists()
+    return (folder / "run" / "checkpoint.npz").exists() if run == "train" else (folder / "figures").exists()
+
+
+def disturb(trial: Trial, run: str, words: list[str], number: int, longest: float) -> None:
+    """Send signals to one run, finish it, and look at what is there."""
+    generator = trial.generator(run, number)
+    folder = trial.folder / f"{run} {number}"
+    folder.mkdir()
+    for _ in range(generator.choice([1, 1, 2])):
+        more = ["--resume"] if can_resume(run, folder) else []
+        process, kind = start([*words, *more], folder), generator.choice(SIGNALS)
+        try:
+            process.wait(generator.uniform(0.2, longest))
+        except subprocess.TimeoutExpired:
+            process.send_signal(kind)
+            trial.tried[f"{run}: {kind.name}"] += 1
+        try:
+            _, said = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            trial.found(f"{run}, number {number}: still there 60 s after {kind.name}")
+            continue
+        if kind != signal.SIGKILL and process.returncode not in (0, 130, -kind):
+            trial.found(f"{run}, number {number}: status {process.returncode} after {kind.name}: {said[-300:]}")
+        if "Traceback" in said:
+            trial.found(f"{run}, number {number}: a traceback after {kind.name}: {said[-300:]}")
+        if process.returncode == -kind and kind != signal.SIGKILL:
+            trial.tried["signals before Python had started"] += 1
+        if process.returncode == 0:
+            break
+    if not complete(run, folder) or can_resume(run, folder):
+        more = ["--resume"] if can_resume(run, folder) else []
+        process = start([*words, *more], folder)
+        _, said = process.communicate(timeout=300)
+        if process.returncode:
+            trial.found(f"{run}, number {number}: going on ended with {process.returncode}: {said[-300:]}")
+            return
+    trial.tried[f"{run}: results compared"] += 1
+    ours, theirs = content(folder), content(trial.folder / f"{run} whole")
+    differ = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    if differ:
+        trial.found(f"{run}, number {number}: {differ} differ from an undisturbed run")
+    if leftovers(folder):
+        trial.found(f"{run}, number {number}: {leftovers(folder)} are left")
+
+
+def complete(run: str, folder: Path) -> bool:
+    """Return whether the result of collect is there; others are always asked to go on."""
+    return run.startswith("collect") and (folder / "a.npz").exists()
+
+
+def second_run(trial: Trial, run: str, words: list[str]) -> None:
+    """Start a second run into the same place while the first is at work: it must be refused."""
+    folder = trial.folder / f"{run} twice"
+    folder.mkdir()
+    first = start(words, folder)
+    deadline = time.monotonic() + 60
+    while not can_resume(run, folder) and first.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    first.send_signal(signal.SIGSTOP)  # it waits, and holds its lock
+    if first.poll() is None:
+        for more in ([], ["--resume"]):
+            second = start([*words, *more], folder)
+            _, said = second.communicate(timeout=120)
+            trial.tried[f"{run}: second runs into one place"] += 1
+            if second.returncode != 2 or "Traceback" in said:
+                trial.found(f"{run}: a second run ended with {second.returncode}: {said[-300:]}")
+    first.send_signal(signal.SIGCONT)
+    _, said = first.communicate(timeout=300)
+    if first.returncode or content(folder) != content(trial.folder / f"{run} whole"):
+        trial.found(f"{run}: a second run disturbed the first: {first.returncode} {said[-300:]}")
+
+
+def attack(trial: Trial, runs: dict[str, list[str]] = RUNS) -> None:
+    """Disturb every kind of run, `trial.count` times each."""
+    lasted = {}
+    for run, words in runs.items():
+        whole = trial.folder / f"{run} whole"
+        whole.mkdir()
+        began = time.monotonic()
+        process = start(words, whole)
+        _, said = process.communicate(timeout=300)
+        lasted[run] = time.monotonic() - began
+        if process.returncode:
+            trial.found(f"{run}: an undisturbed run ended with {process.returncode}: {said[-500:]}")
+            return
+        second_run(trial, run, words)
+    for number in range(trial.count):
+        for run, words in runs.items():
+            if trial.time_is_up():
+                return
+            disturb(trial, run, words, number, lasted[run])
+
+
+if __name__ == "__main__":
+    main("signals", attack, count=6, seconds=900)

@@ -1,0 +1,70 @@
+"""Short versions of the fuzzers in the folder fuzz, with fixed seeds: they find nothing."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+FUZZ = Path(__file__).parent.parent / "fuzz"
+sys.path.insert(0, str(FUZZ))
+
+import calls  # noqa: E402
+import common  # noqa: E402
+import environments  # noqa: E402
+import flips  # noqa: E402
+import page  # noqa: E402
+import signals  # noqa: E402
+import strings  # noqa: E402
+
+
+def trial(name, tmp_path, count):
+    return common.Trial(name, seed=7, count=count, seconds=120, folder=tmp_path)
+
+
+def test_calls_with_hostile_arguments_give_values_or_sentences(tmp_path):
+    short = trial("calls", tmp_path, 500)
+    calls.attack(short)
+    assert not short.findings
+    assert sum(n for what, n in short.tried.items() if what.startswith("calls")) == 500
+
+
+def test_damaged_files_load_as_written_or_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(flips, "limit_memory", lambda gigabytes: None)  # it would stay for the other tests
+    short = trial("flips", tmp_path, 20)
+    flips.attack(short)
+    assert not short.findings
+
+
+def test_a_run_that_is_killed_goes_on_to_the_same_bytes(tmp_path):
+    short = trial("signals", tmp_path, 1)
+    words = ["collect", "CartPole-v1", "--episodes", "400", "--block-size", "20", "--backend", "serial"]
+    signals.attack(short, {"collect, serial": [*words, "--out", "a.npz"]})
+    assert not short.findings
+    assert short.tried["collect, serial: results compared"] == 1
+
+
+def test_hostile_text_reaches_neither_the_terminal_nor_the_page(tmp_path):
+    short = trial("strings", tmp_path, 1)
+    strings.attack(short)
+    assert not short.findings
+
+
+def test_environments_that_misbehave_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(environments, "APART", ())
+    monkeypatch.setattr(environments, "loud", lambda trial: None)
+    short = trial("environments", tmp_path, 12)
+    environments.attack(short)
+    assert not short.findings
+
+
+def test_a_fuzzer_that_finds_something_says_so(tmp_path, capsys):
+    short = trial("calls", tmp_path, 1)
+    short.found("a raw error")
+    assert short.findings == ["a raw error"]
+    assert "FOUND a raw error" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(page.PROMISES))
+def test_the_page_of_promises_is_written_from_the_results(name):
+    assert page.MARKS[0] in page.PAGE.read_text()
+    assert (FUZZ / f"{name}.py").exists()
