@@ -385,6 +385,38 @@ def test_an_end_in_the_step_of_a_reset_is_refused():
         statistics.report(level=2)
 
 
+def test_watching_counts_as_updating_does_and_is_checked_in_blocks():
+    drawn = stream(range(1, 9), 6, 300, np.random.default_rng(2), same_step=False)
+    updated, watched = watch(None, *drawn, same_step=False), FairStatistics(6, same_step=False)
+    for r, e in zip(drawn[1], drawn[2], strict=True):
+        watched.watch(r, e, np.zeros(6, bool))
+    assert repr(watched.report()) == repr(updated.report())
+    watched.watch([1.0, 1.0, math.nan, 1.0, 1.0, 1.0], np.zeros(6, bool), np.zeros(6, bool))
+    with pytest.raises(StatisticsError, match="reward of environment 2 is nan"):
+        watched.report()
+    early = FairStatistics(2, same_step=False)
+    for _ in range(2):
+        early.watch(np.ones(2), [False, True], [False, False])
+    with pytest.raises(StatisticsError, match=r"environments \[1\] ended in the step of their reset"):
+        early.report()
+
+
+@pytest.mark.parametrize("same_step", [True, False])
+def test_steps_that_were_resets_are_not_counted(same_step):
+    statistics = FairStatistics(2, same_step=same_step)
+    for _ in range(3):
+        statistics.update([1.0, 1.0], [False, False])
+    statistics.update([100.0, 1.0], [False, False])
+    statistics.restarted([True, False])
+    assert statistics.ages.tolist() == [1, 5]
+    for t in range(4):
+        statistics.update([1.0, 1.0], [t == 3, t == 0])
+    report = statistics.report()
+    assert report.reward_range == (1.0, 1.0)
+    assert report.mean_return.value == pytest.approx(4.5)  # one of two visits to age 4 was the last one, and the one to age 5
+    assert report.finished_only == pytest.approx(4.5)
+
+
 def drive(envs, steps, *, mode):
     """Step a vector environment, with the resets that its autoreset mode leaves to the caller."""
     envs.reset(seed=0)

@@ -229,26 +229,25 @@ def follow(first: Counts, over: Flags, same_step: bool) -> tuple[Counts, Counts]
 
 def _finish(state: FairState, ages: Counts, rewards: Array, ended: Flags, over: Flags, weights: Array) -> FairState:
     """Sum the returns of the episodes that ended within these steps, and of those that go on."""
-    n = ages.shape[1]
-    total = np.cumsum(rewards, axis=0) + state.returns
-    row, env = np.divmod(np.flatnonzero(over), n)
-    order = np.argsort(env, kind="stable")  # by environment; its ends stay in the order of time
-    row, env = row[order], env[order]
-    follows = np.zeros(len(env), dtype=bool)  # whether the environment has restarted before, within these steps
-    follows[1:] = env[1:] == env[:-1]
-    reached = total[row, env]
-    returns = reached - np.where(follows, np.append(0.0, reached)[:-1], 0.0)
-    counted = ended[row, env] & (follows | state.whole[env])
+    steps, n = rewards.shape
+    closed = np.ascontiguousarray(over.T)  # by environment, and for each of them in the order of time
+    opens = np.ones((n, steps), dtype=bool)
+    opens[:, 1:] = closed[:, :-1]
+    first = np.flatnonzero(opens)  # each stretch of one episode of one environment
+    last = np.append(first[1:], n * steps) - 1
+    env, begins = np.divmod(first, steps)
+    row = last - env * steps
+    returns = np.add.reduceat(rewards.T.ravel(), first) + np.where(begins == 0, state.returns[env], 0.0)
+    counted = ended[row, env] & ((begins > 0) | state.whole[env])
     weight = weights[row] * counted
-    rest, whole = total[-1].copy(), state.whole.copy()
-    rest[env] = total[-1, env] - reached  # of several ends of one environment, the last one is written last
-    whole[env] = True
+    rest, going = np.zeros(n), ~closed.ravel()[last]
+    rest[env[going]] = returns[going]
     found = np.array([weight.sum(), weight @ returns, weight @ ages[row, env]])
     return state._replace(
         returns=rest,
-        whole=whole,
+        whole=state.whole | closed.any(axis=1),
         finished=state.finished + found,
-        complete=state.complete + int(counted.sum()),
+        complete=state.complete + int(np.count_nonzero(counted)),
     )
 
 

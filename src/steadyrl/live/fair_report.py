@@ -5,9 +5,9 @@ Hall (1992), which corrects for skewness, the lower of the lower ends and the hi
 environments and heavy tails make each of them too short on one side. Probabilities have Wilson's interval, for as many
 episodes as would explain the jackknife's variance.
 
-Where up to 5% of all episodes outlive the oldest age seen, an interval is extended to contain what they add if they go on
-at the hazard and the reward of the older half of ages. Beyond 5% nothing is extrapolated: the ends of the interval are
-then what is sure for rewards within their range and episodes within the time limit, and infinite where that is nothing.
+Where up to 5% of all episodes outlive the oldest age seen, an interval is extended to contain what they add if they go
+on at the hazard and the reward of the older half of ages. Beyond 5% nothing is extrapolated: the ends of the interval
+are then what is sure for rewards within their range and episodes within the time limit, and infinite without a limit.
 """
 
 from __future__ import annotations

@@ -77,6 +77,7 @@ class RecordFairStatistics(VectorWrapper[Any, Any, Any, Any, Any]):
         self._same_step = mode == AutoresetMode.SAME_STEP
         self._success = success
         self._summary = summary
+        self._plain = not (summary or callable(success))  # what it does depends on rewards, ends and infos only
         self._level = check_level(level, WrapperError)
         self._statistics = FairStatistics(
             self.num_envs,
@@ -113,17 +114,18 @@ class RecordFairStatistics(VectorWrapper[Any, Any, Any, Any, Any]):
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments."""
-        observations, rewards, terminated, truncated, infos = self.env.step(actions)
-        ended, cut = np.logical_or(terminated, truncated), None
-        if infos:
-            cut = cut_copies(infos)
-            if cut is not None:
-                ended = ended & ~cut
-        said = None
-        if (infos and self._success is not None) or callable(self._success):
-            said = self._succeeded(rewards, terminated, truncated, infos) if ended.any() else None
+        found: tuple[Any, Any, Any, Any, dict[str, Any]] = self.env.step(actions)
+        if self._plain and not found[4]:  # no infos
+            self._statistics.watch(found[1], found[2], found[3])
+            return found
+        observations, rewards, terminated, truncated, infos = found
+        ended, cut = np.logical_or(terminated, truncated), cut_copies(infos)
+        if cut is not None:
+            ended = ended & ~cut
+        some = bool(ended.any())
+        said = self._succeeded(rewards, terminated, truncated, infos) if some else None
         self._statistics.update(rewards, ended, cut, said)
-        if self._summary and ended.any():
+        if self._summary and some:
             infos = {**infos, **self._summarised(ended)}
         return observations, rewards, terminated, truncated, infos
 
