@@ -470,8 +470,8 @@ def test_cured_batches_are_logged_as_such_without_a_warning(delays):
     assert rows[-1]["steady/phase_distance"] < 0.1
     assert rows[-1]["steady/ep_len_mean"] == pytest.approx(20)
     assert rows[-1]["steady/in_lockstep"] == 0
-    # Two routes: what the wrapper knows, and what the callback reads from the infos. (With "auto" the wrapper reports on
-    # the ages of the moment, which chance moves by another amount than those of a batch.)
+    # Two routes: what the wrapper knows, and what the callback reads from the infos. (With "auto" the wrapper reports
+    # on the ages of the moment, which chance moves by another amount than those of a batch.)
     seen, known = callback.report, env.phase
     assert (replace(seen, noise=known.noise) if delays == "auto" else seen) == known
 
