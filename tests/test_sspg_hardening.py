@@ -210,3 +210,38 @@ def test_evaluate_on_the_command_line_says_which_episode_was_filmed(tmp_path):
     other_way = run("evaluate", policy, "CartPole-v1", *options, env={**os.environ, "COLUMNS": "200"})
     assert other_way.returncode == 0, other_way.stderr
     assert f"{shown['return']['value']:.6g}, 95% interval" in other_way.stdout
+
+
+class Returning(gymnasium.Env):
+    """Returns something odd in its third step."""
+
+    observation_space = gymnasium.spaces.Box(-9, 9, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, place, value):
+        self.place, self.value = place, value
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        found = [np.zeros(2, np.float32), 1.0, self.steps == 5, False, {}]
+        if self.steps == 3:
+            found[self.place] = self.value
+        return tuple(found)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (0, np.float32(3), r"an observation of shape \(\)"),
+        (1, "1.5", r"the reward '1\.5', which is not a number"),
+        (1, object(), "which is not a number"),
+        (2, "False", "terminated = 'False', which is neither True nor False"),
+    ],
+)
+def test_training_refuses_what_is_not_an_observation_a_reward_or_a_flag(place, value, words):
+    with pytest.raises(TrainingError, match=words):
+        train(functools.partial(Returning, place, value), Settings(updates=3, **SMALL))

@@ -8,10 +8,12 @@ import signal
 from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from steadyrl.common.machine import cores
+from steadyrl.environments.returned import as_flag, as_observation, as_reward
 from steadyrl.environments.sources import Description, Source
 from steadyrl.errors import StepTimeoutError, TrainingError
 from steadyrl.integrations.envpool.twins import against_envpool
@@ -78,7 +80,7 @@ def bare_vector_env(
         threads = min(workers or cores(), num_envs)
         return EnvPoolVectorEnv(source.id, num_envs, seed=seed, num_threads=threads, **source.arguments)
     if backend == "serial":
-        return SyncVectorEnv([source.make] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
+        return SyncVectorEnv([partial(_checked, source)] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
     if backend == "processes":
         return TimedVectorEnv([partial(_make, source, os.getpid())] * num_envs, step_timeout)
     raise TrainingError(f"environments that never stop cannot be stepped by {backend!r}; use 'envpool'")
@@ -119,4 +121,19 @@ def _make(source: Source, trainer: int) -> Any:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches all processes
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         end_with(os.getppid())
-    return source.make()
+    return _checked(source)
+
+
+def _checked(source: Source) -> Any:
+    return _Checked(source.make())
+
+
+class _Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Refuses what vector environments would turn into numbers: the reward "1.5", an observation of another shape."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take a step, and look at what came back."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        if isinstance(self.env.observation_space, gymnasium.spaces.Box):
+            as_observation(observation, self.env.observation_space.shape)
+        return observation, as_reward(reward), as_flag("terminated", terminated), as_flag("truncated", truncated), info
