@@ -24,6 +24,10 @@ from steadyrl.errors import PerturbationError
 Array = NDArray[np.float64]
 
 
+MOST = 10**8
+"""Most detours that are drawn at once: 0.8 GB of them."""
+
+
 @dataclass(frozen=True)
 class Perturbation:
     """A distribution of the detour at episode start.
@@ -97,7 +101,8 @@ class Perturbation:
 
     def draw(self, count: int, *, rng: np.random.Generator) -> NDArray[np.int64]:
         """Return `count` independent detour lengths."""
-        count, rng = whole_number("count", count, PerturbationError, least=0), check_rng(rng, PerturbationError)
+        count = whole_number("count", count, PerturbationError, least=0, most=MOST)
+        rng = check_rng(rng, PerturbationError)
         if self.detour is not None:
             edges = np.cumsum(self.detour)
             return np.searchsorted(edges / edges[-1], rng.random(count), side="right")

@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from steadyrl.common.checks import shown, whole_number
+from steadyrl.common.terminal import clean
 from steadyrl.errors import ProcessError
 
 Array = NDArray[np.float64]
@@ -54,7 +55,7 @@ def read_model(
             env, made = gymnasium.make(env_or_id, **make_arguments), True
         except Exception as error:  # whatever Gymnasium or the environment's own constructor raises
             raise ProcessError(
-                f"the environment {shown(env_or_id)} cannot be made ({type(error).__name__}: {error})"
+                f"the environment {shown(env_or_id)} cannot be made ({type(error).__name__}: {clean(error)})"
             ) from error
     try:
         spec_limit = None if env.spec is None else env.spec.max_episode_steps

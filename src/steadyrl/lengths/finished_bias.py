@@ -88,7 +88,7 @@ def finished_mean(
         begun = np.arange(1.0, steps + 2) / (lengths.mean - same_step)
     count, total = _convolved(actions, begun), _convolved(actions * returns, begun)
     if window is not None:
-        width = whole_number("window", window, LengthsError)
+        width = min(whole_number("window", window, LengthsError), len(count))
         count, total = (x - np.append(np.zeros(width), x)[: len(x)] for x in (count, total))
     some = count > _NOTHING
     return np.where(some, total / np.where(some, count, 1.0), np.nan)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from steadyrl.common.checks import as_numbers
+from steadyrl.common.checks import as_numbers, shown
 from steadyrl.common.detours import Perturbation
 from steadyrl.common.values import hash_values, same_values
 from steadyrl.errors import LengthsError
@@ -96,7 +96,8 @@ def marginal_moments(
     when = given.astype(np.int64)
     if not groups or when.ndim != 1 or not len(when) or when.min() < 1 or (when != given).any():
         raise LengthsError(
-            f"times are {times!r}; they must be whole numbers, 1 or more, and there must be at least one group of sums"
+            f"times are {shown(times)}; they must be whole numbers, 1 or more, and there must be at least one group of "
+            "sums"
         )
     n, d = max(len(group.count) for group in groups), groups[0].total.shape[1]
     weights = np.array([float(group.count[0]) for group in groups])

@@ -15,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steadyrl.common.checks import shown
 from steadyrl.errors import FileFormatError
 from steadyrl.lengths.columns import NAMES, find_column
 from steadyrl.lengths.records import LoggedLengths
@@ -116,7 +117,7 @@ def _place(row: list[str], column: str | int | None, where: str, *, header: bool
     if column is not None:
         raise FileFormatError(
             f"{where} has no header, so its columns have no names; give the index of the one with lengths, counted "
-            f"from 0, instead of column={column!r}"
+            f"from 0, instead of column={shown(column)}"
         )
     if len(row) > 1:
         raise FileFormatError(

@@ -226,7 +226,7 @@ class FairStatistics:
             StatisticsError: if the state is not that of statistics of as many environments.
         """
         names = [*FairState._fields, "with_success"]
-        missing = [name for name in names if name not in state]
+        missing = [name for name in names if not isinstance(state, Mapping) or name not in state]
         if missing or np.shape(state["ages"]) != self._shape:
             raise StatisticsError(
                 f"this is not the state of statistics of {self.num_envs} environments"

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import check_level, shown
+from steadyrl.common.checks import check_flag, check_level, shown
 from steadyrl.errors import WrapperError
 from steadyrl.live.fair_report import FairReport
 from steadyrl.live.fair_statistics import FairStatistics
@@ -76,7 +76,7 @@ class RecordFairStatistics(VectorWrapper[Any, Any, Any, Any, Any]):
             )
         self._same_step = mode == AutoresetMode.SAME_STEP
         self._success = success
-        self._summary = summary
+        self._summary = summary = check_flag("summary", summary, WrapperError)
         self._plain = not (summary or callable(success))  # what it does depends on rewards, ends and infos only
         self._level = check_level(level, WrapperError)
         self._statistics = FairStatistics(
