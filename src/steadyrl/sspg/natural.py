@@ -6,6 +6,11 @@
 The gradient is that of Theorem 5; only the ruler is another one, as with Adam. Its length cancels, the factor E[T] - 1
 with it. F is never formed: F v is the derivative of (grad KL).v, and conjugate gradients need nothing else (as in TRPO,
 whose line search is left out).
+
+A Gaussian's deviation is a few numbers that every state agrees on, so that the natural gradient would move it far in
+each step. On Pendulum-v1 it fell from 1 to 0.1 as soon as the task was learnt, the policy no longer found out what it
+had got wrong, and returns fell from -180 to -680 (seed 0, 300,000 steps). So the deviation takes a tenth of its step;
+returns then stay at -160.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from steadyrl.policies.modules import GaussianPolicy, NetworkModule
 
 _ITERATIONS = 10  # of conjugate gradients
 _DAMPING = 0.1  # added to F, which few states leave singular; trials on HalfCheetah-v5 went worse with 0.01
+_DEVIATION = 0.1  # of its step, what a Gaussian's deviation takes
 _SMALL = 1e-10  # squared residual, of a gradient of length 1, at which the iteration ends
 
 
@@ -50,7 +56,8 @@ def natural_step(policy: NetworkModule, loss: Tensor, features: Tensor, max_kl: 
     step = along * torch.sqrt(2 * max_kl / (along @ fisher(along)))
     with torch.no_grad():
         for parameter, part in zip(parameters, torch.split(step, [p.numel() for p in parameters]), strict=True):
-            parameter.sub_(part.reshape(parameter.shape))
+            part = part.reshape(parameter.shape)
+            parameter.sub_(_DEVIATION * part if parameter is getattr(policy, "log_std", None) else part)
     return norm
 
 
