@@ -413,7 +413,7 @@ def test_steps_that_were_resets_are_not_counted(same_step):
         statistics.update([1.0, 1.0], [t == 3, t == 0])
     report = statistics.report()
     assert report.reward_range == (1.0, 1.0)
-    assert report.mean_return.value == pytest.approx(4.5)  # one of two visits to age 4 was the last one, and the one to age 5
+    assert report.mean_return.value == pytest.approx(4.5)  # at age 4 one of two episodes ends, at age 5 the other
     assert report.finished_only == pytest.approx(4.5)
 
 
