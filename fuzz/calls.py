@@ -464,6 +464,8 @@ def attack(trial: Trial, only: str = "") -> None:
         except subprocess.TimeoutExpired:
             died = None
         lines = [json.loads(line) for line in log.read_text().splitlines()]
+        if not lines and died is None:
+            return
         if not lines:
             trial.found(f"the calls did not begin: {said.stderr[-2000:]}")
             return

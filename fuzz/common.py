@@ -100,12 +100,12 @@ def main(name: str, attack: Callable[[Trial], None], *, count: int, seconds: flo
 
 
 def record(trial: Trial) -> None:
-    """Write what a trial counted beside what other fuzzers counted."""
+    """Write what a trial counted beside what other fuzzers, and this one with other seeds, counted."""
     import steadyrl
 
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     command = f"python fuzz/{trial.name}.py --count {trial.count} --seed {trial.seed} --seconds {trial.seconds:g}"
-    results[trial.name] = {
+    results[f"{trial.name} {trial.seed}"] = {
         "command": command,
         "seed": trial.seed,
         "version": steadyrl.__version__,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import json
 from pathlib import Path
+from typing import Any
 
 from common import RESULTS
 
@@ -23,22 +25,26 @@ PROMISES = {
 }
 
 
-def table(results: dict[str, dict[str, object]]) -> list[str]:
+def table(results: dict[str, dict[str, Any]]) -> list[str]:
     """Return the table, and the commands that made it."""
     lines = ["| promise | tried | times | findings |", "|---|---|---:|---:|"]
     for name, promise in PROMISES.items():
-        result = results.get(name)
-        if result is None:
-            continue
-        tried, findings = result["tried"], result["findings"]
-        assert isinstance(tried, dict)
-        assert isinstance(findings, list)
-        for i, (what, number) in enumerate(tried.items()):
+        tried: collections.Counter[str] = collections.Counter()
+        findings: list[str] = []
+        for key, result in results.items():
+            if key.split()[0] == name:
+                tried.update(result["tried"])
+                findings += result["findings"]
+        if "functions, constructors and methods" in tried:
+            tried["functions, constructors and methods"] = max(
+                result["tried"].get("functions, constructors and methods", 0) for result in results.values()
+            )
+        for i, (what, number) in enumerate(sorted(tried.items())):
             first, last = (promise, f"{len(findings)}") if i == 0 else ("", "")
             lines.append(f"| {first} | {what} | {number:,} | {last} |")
     lines += ["", "Commands that made this table, each with its seed:", ""]
     lines += [f"- `{result['command']}` (steadyrl {result['version']})" for result in results.values()]
-    found = [f"- {name}: {str(text)[:300]!r}" for name, result in results.items() for text in result["findings"]]  # type: ignore[attr-defined]
+    found = [f"- {name}: {str(text)[:300]!r}" for name, result in results.items() for text in result["findings"]]
     return [*lines, "", *(["What they found, and is not mended yet:", "", *found, ""] if found else [])]
 
 

@@ -7,6 +7,8 @@ nobody disturbed, and no temporary file may be left. A second run into the same 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -16,7 +18,7 @@ from pathlib import Path
 from common import Trial, main
 
 COLLECT = ["collect", "CartPole-v1", "--episodes", "2000", "--block-size", "50"]
-TRAIN = ["train", "CartPole-v1", "--updates", "25", "--num-envs", "4", "--n-steps", "16", "--backend", "serial"]
+TRAIN = ["train", "CartPole-v1", "--updates", "12", "--num-envs", "4", "--n-steps", "16", "--backend", "serial"]
 RUNS = {
     "collect, serial": [*COLLECT, "--backend", "serial", "--out", "a.npz"],
     "collect, processes": [*COLLECT, "--backend", "processes", "--workers", "2", "--out", "a.npz"],
@@ -29,10 +31,66 @@ COMPARED = {".npz", ".safetensors", ".csv", ".json"}
 """Files whose bytes must be the same; pictures and event files hold times."""
 
 
-def start(words: list[str], folder: Path) -> subprocess.Popen[str]:
+class Forked:
+    """A command in a child of this process, which has imported everything already; it is used as a Popen is."""
+
+    def __init__(self, words: list[str], folder: Path) -> None:
+        self._said = folder.parent / f"{folder.name} said"
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            status = 70
+            try:
+                os.chdir(folder)
+                errors = os.open(self._said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+                os.dup2(errors, 2)
+                sys.argv = ["steadyrl", *words]
+                from steadyrl.cli import main as command
+
+                command()
+                status = 0
+            except SystemExit as end:
+                status = end.code if isinstance(end.code, int) else 1 if end.code else 0
+            except BaseException as error:
+                os.write(2, f"Traceback {error!r}".encode())
+            finally:
+                os._exit(status)
+
+    def poll(self) -> int | None:
+        """Return the status, if it has ended."""
+        if self.returncode is None:
+            done, status = os.waitpid(self.pid, os.WNOHANG)
+            if done:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float) -> None:
+        """Wait until it has ended."""
+        deadline = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("steadyrl", timeout)
+            time.sleep(0.002)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it."""
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float = 60.0) -> tuple[str, str]:
+        """Wait until it has ended; return what it said."""
+        self.wait(timeout)
+        return "", self._said.read_text(errors="replace") if self._said.exists() else ""
+
+
+def start(words: list[str], folder: Path) -> Forked:
     """Start a command in a folder."""
-    command = [sys.executable, "-m", "steadyrl", *words]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return Forked(words, folder)
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -63,7 +121,7 @@ def disturb(trial: Trial, run: str, words: list[str], number: int, longest: floa
         more = ["--resume"] if can_resume(run, folder) else []
         process, kind = start([*words, *more], folder), generator.choice(SIGNALS)
         try:
-            process.wait(generator.uniform(0.2, longest))
+            process.wait(generator.uniform(0.02, 0.9) * longest)
         except subprocess.TimeoutExpired:
             process.send_signal(kind)
             trial.tried[f"{run}: {kind.name}"] += 1
@@ -79,7 +137,7 @@ def disturb(trial: Trial, run: str, words: list[str], number: int, longest: floa
         if "Traceback" in said:
             trial.found(f"{run}, number {number}: a traceback after {kind.name}: {said[-300:]}")
         if process.returncode == -kind and kind != signal.SIGKILL:
-            trial.tried["signals before Python had started"] += 1
+            trial.tried["signals before the command had begun"] += 1
         if process.returncode == 0:
             break
     if not complete(run, folder) or can_resume(run, folder):
@@ -127,6 +185,10 @@ def second_run(trial: Trial, run: str, words: list[str]) -> None:
 
 def attack(trial: Trial, runs: dict[str, list[str]] = RUNS) -> None:
     """Disturb every kind of run, `trial.count` times each."""
+    import steadyrl.cli.commands  # noqa: F401  (so that it is there in every child)
+
+    with contextlib.suppress(ImportError):
+        import torch  # noqa: F401
     lasted = {}
     for run, words in runs.items():
         whole = trial.folder / f"{run} whole"

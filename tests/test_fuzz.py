@@ -18,19 +18,19 @@ import strings  # noqa: E402
 
 
 def trial(name, tmp_path, count):
-    return common.Trial(name, seed=7, count=count, seconds=120, folder=tmp_path)
+    return common.Trial(name, seed=7, count=count, seconds=900, folder=tmp_path)
 
 
 def test_calls_with_hostile_arguments_give_values_or_sentences(tmp_path):
-    short = trial("calls", tmp_path, 500)
+    short = trial("calls", tmp_path, 300)
     calls.attack(short)
     assert not short.findings
-    assert sum(n for what, n in short.tried.items() if what.startswith("calls")) == 500
+    assert sum(n for what, n in short.tried.items() if what.startswith("calls")) == 300
 
 
 def test_damaged_files_load_as_written_or_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(flips, "limit_memory", lambda gigabytes: None)  # it would stay for the other tests
-    short = trial("flips", tmp_path, 20)
+    short = trial("flips", tmp_path, 8)
     flips.attack(short)
     assert not short.findings
 
@@ -52,7 +52,7 @@ def test_hostile_text_reaches_neither_the_terminal_nor_the_page(tmp_path):
 def test_environments_that_misbehave_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(environments, "APART", ())
     monkeypatch.setattr(environments, "loud", lambda trial: None)
-    short = trial("environments", tmp_path, 12)
+    short = trial("environments", tmp_path, 8)
     environments.attack(short)
     assert not short.findings
 
