@@ -3,7 +3,11 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from steadyrl import load_lengths
+from steadyrl.errors import FileFormatError
 
 FUZZ = Path(__file__).parent.parent / "fuzz"
 sys.path.insert(0, str(FUZZ))
@@ -68,3 +72,15 @@ def test_a_fuzzer_that_finds_something_says_so(tmp_path, capsys):
 def test_the_page_of_promises_is_written_from_the_results(name):
     assert page.MARKS[0] in page.PAGE.read_text()
     assert (FUZZ / f"{name}.py").exists()
+
+
+@pytest.mark.parametrize("name", ["ep_lengths", "steadyrl"])
+def test_an_archive_with_an_unknown_compression_is_refused_with_a_sentence(tmp_path, name):
+    path = tmp_path / "evaluations.npz"
+    np.savez(path, **{name: np.arange(3, 9)})
+    content = bytearray(path.read_bytes())
+    content[content.rfind(b"PK\x01\x02") + 10] = 77  # the method in the directory
+    content[content.find(b"PK\x03\x04") + 8] = 77
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError):
+        load_lengths(path)
