@@ -206,7 +206,7 @@ def doorkey(repeats: int) -> list[dict[str, Any]]:
     def make() -> Any:
         return ImgObsWrapper(gymnasium.make("MiniGrid-DoorKey-5x5-v0"))
 
-    many = collect_episodes(make, "uniform", 3000, seed=SEED + 1, backend="serial", observation_sums=False)
+    many = collect_episodes(make, "uniform", 1000, seed=SEED + 1, backend="serial", observation_sums=False)
     print("truth", mean_interval(many.returns), "mean length", many.lengths.mean(), flush=True)
     uniform = partial(Uniform, make().action_space)
     truth, name = float(many.returns.mean()), "MiniGrid-DoorKey-5x5-v0, uniform actions"
@@ -216,7 +216,7 @@ def doorkey(repeats: int) -> list[dict[str, Any]]:
 def until(repeats: int) -> list[dict[str, Any]]:
     """Whether intervals still cover the truth if an evaluation stops when they are narrow enough."""
     found = []
-    for width in (80.0, 40.0):
+    for width in (100.0, 60.0):
         runs = []
         for number in range(repeats):
             seed, begin = SEED + 1000 * (number + 1), time.perf_counter()
