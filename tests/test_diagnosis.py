@@ -166,11 +166,13 @@ def test_the_number_of_episodes_that_a_warning_asks_for_is_enough():
 
 def test_code_that_needs_lengths_brings_them():
     found = diagnose("steadyrl/StateSweep-v0", episodes=30, backend="serial", seed=3)
-    first, second = found.code.splitlines()
+    assert found.code == found.recommendation.code == "envs = steadyrl.StaggeredVectorEnv(envs)"  # needs none
+    designed = found.recommendation["stagger"]
+    first, second = found.complete(designed.code).splitlines()
     scope = {"steadyrl": steadyrl}
     exec(first, scope)
     np.testing.assert_array_equal(scope["lengths"].probabilities, found.lengths.probabilities)
-    assert second == found.recommendation.code
+    assert second == designed.code
     assert found.as_json()["recommendation"]["code"] == found.code
     by_name = {way["strategy"]: way["code"] for way in found.as_json()["strategies"]}
     assert by_name["pre-roll"].splitlines()[1].startswith("observations, infos = steadyrl.pre_roll(envs, ")

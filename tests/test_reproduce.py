@@ -166,6 +166,8 @@ def test_finished_blocks_of_a_collection_survive_an_interruption(tmp_path):
     seen = []
 
     class Interrupting:
+        steadyrl_identity = "the same policy, whenever it interrupts"
+
         def __init__(self, after):
             self.left = after
 

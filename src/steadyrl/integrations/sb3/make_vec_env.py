@@ -57,7 +57,7 @@ def make_steady_vec_env(
         >>> observations = env.reset()
         >>> observations, rewards, dones, infos = env.step(np.array([0, 1, 0, 1]))
         >>> rewards.tolist(), env.phase.steps
-        ([1.0, 1.0, 1.0, 1.0], 0)
+        ([1.0, 1.0, 1.0, 1.0], 4)
     """
     arguments = dict(env_kwargs or {})
     extras = [name for name, value in (("wrapper_class", wrapper_class), ("monitor_dir", monitor_dir)) if value]
