@@ -202,6 +202,7 @@ def measure(setting: Setting, repeats: int) -> dict[str, Any]:
     covers = [report.mean_return.low <= truth <= report.mean_return.high for report in reports]
     lengths = [report.average_episode_length for report in reports]
     width = [(report.mean_return.high - report.mean_return.low) / 2 / abs(truth) for report in reports]
+    half = statistics.median(width)
     row = {
         "name": setting.name,
         "environments": setting.num_envs,
@@ -212,7 +213,7 @@ def measure(setting: Setting, repeats: int) -> dict[str, Any]:
         "finished_only_bias": round(float(np.nanmean(finished)) / truth - 1, 4),
         "coverage": round(float(np.mean(covers)), 3),
         "coverage_of_length": round(float(np.mean([one.low <= length <= one.high for one in lengths])), 3),
-        "half_width": round(statistics.median(width), 4),
+        "half_width": round(half, 4) if np.isfinite(half) else None,
         "unresolved": round(float(np.mean([report.unresolved for report in reports])), 4),
         "repeats": repeats,
     }
@@ -299,10 +300,11 @@ def table(results: dict[str, Any]) -> str:
             lines += ["| stream | environments | steps | finished only | fair | coverage | half width | unresolved |"]
             lines += ["|---|---|---|---|---|---|---|---|"]
             for r in results[part]["results"]:
+                half = "open" if r["half_width"] is None else f"{r['half_width']:.1%}"
                 bias = f"{r['bias']:+.2%} (standard error {r['bias_standard_error']:.2%})"
                 lines.append(
                     f"| {r['name']} | {r['environments']} | {r['steps']:,} | {r['finished_only_bias']:+.1%} | {bias} | "
-                    f"{r['coverage']:.1%} | {r['half_width']:.1%} | {r['unresolved']:.2%} |"
+                    f"{r['coverage']:.1%} | {half} | {r['unresolved']:.2%} |"
                 )
             lines.append("")
     costs = [r for part in ("cartpole", "hopper") if part in results for r in results[part]["results"]]
