@@ -62,8 +62,9 @@ def table(results: dict[str, Any], names: list[str]) -> str:
         "",
         "Mean episode lengths until the measured distance of the environments' ages from the stationary ones stays "
         "below 1%, within its sampling error (in brackets: computed). The column *bound* says when that is possible at "
-        "all: no environment can be older than the time since its first reset. Pre-rolls start before, and throw that "
-        "away. Made by `python benchmarks/league.py`, seed 0; the numbers are in benchmarks/results/league.json. "
+        "all: no environment can be older than the time since its first reset. (Measured times may be a little below "
+        "it: within sampling error, and ages are compared in groups.) Pre-rolls start before, and throw that away. "
+        "Made by `python benchmarks/league.py`, seed 0; the numbers are in benchmarks/results/league.json. "
         "Environments live through lengths of real episodes; see the script's first lines, and the live runs below.",
         "",
         "![The league](league.svg)",

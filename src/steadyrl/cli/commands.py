@@ -53,6 +53,8 @@ def _own_exit_codes(command: Callable[..., None]) -> Callable[..., None]:
             say("interrupted")
             raise typer.Exit(130) from None
         except SystemExit as error:
+            if isinstance(error.__context__, BrokenPipeError):  # rich's way to say that the reader has gone
+                raise error.__context__ from None
             raise RolloutError(
                 f"the environment or the policy called sys.exit({error.code!r}), so there is no result; have it raise "
                 "an error, or end the episode, instead"

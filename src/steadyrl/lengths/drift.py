@@ -71,7 +71,7 @@ class Drift:
             )
         return (
             f"episode lengths drift over these {self.episodes:,} episodes: their mean is {self.latest_mean:.4g} in the "
-            f"latest {self.latest:,}, which are homogeneous, and {self.earlier_mean:.4g} before (false-alarm rate "
+            f"latest {self.latest:,}, which show no drift, and {self.earlier_mean:.4g} before (false-alarm rate "
             f"{self.false_alarms:g})"
         )
 

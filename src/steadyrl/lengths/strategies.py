@@ -47,8 +47,8 @@ RANKED_UPDATES = 1000
 NEGLIGIBLE = 1e-3
 """Share of the steps of training that a way must save to be recommended instead of doing nothing."""
 RANKING = (
-    "Ranked by the steps lost per environment over 1,000 updates: samples that differ from the long run, plus steps "
-    "thrown away. Doing nothing comes first where it is harmless; what never gets within the tolerance comes last."
+    "Ranked by the steps lost per environment in 1,000 updates (to 0.1%): samples that differ from the long run, and "
+    "steps thrown away. Doing nothing comes first where it is harmless; what never gets within the tolerance is last."
 )
 """The rule of the ranking, for tables of strategies."""
 MANY_EPISODES = 10
@@ -159,9 +159,9 @@ def recommend(
     batch = whole_number("n_steps", n_steps, DelaysError)
     horizon = whole_number("updates", updates, DelaysError) * batch
     found = compare_strategies(lengths, tolerance, time_limit=time_limit)
-    # Rounded, so that of two that lose the same the first is taken: anytime staggering before designed delays, which
-    # come as close to the steady state but have to know the lengths, and are undone by learning.
-    ranked = sorted(found, key=lambda way: (math.isinf(way.steady_after), round(way.lost(horizon) / horizon, 9)))
+    # Rounded to a thousandth of the horizon, so that of ways that lose about the same the first is taken: anytime
+    # staggering before designed delays, which have to know the lengths and are undone by learning, and before warm-ups.
+    ranked = sorted(found, key=lambda way: (math.isinf(way.steady_after), round(way.lost(horizon) / horizon, 3)))
     raw = found[0]
     reason = _harmless(lengths, tolerance, envs, batch, raw, horizon, ranked[0].lost(horizon))
     if reason:

@@ -110,6 +110,8 @@ def compare_strategies(
     raw = nothing(lengths, tolerance, span)
     return (
         raw,
+        anytime(lengths, tolerance, span),
+        stagger(lengths, tolerance, span, designed),
         burn_in(lengths, tolerance, span, raw),
         perturbed(lengths, tolerance, span, Perturbation(0.5, recursive=False)),
         *_paper(lengths, tolerance, span),
@@ -117,8 +119,6 @@ def compare_strategies(
         random_truncation(lengths, tolerance, span, limit),
         pre_roll(lengths, tolerance, span, uniform_delays(lengths), "uniform-pre-roll"),
         pre_roll(lengths, tolerance, span, designed, "pre-roll"),
-        anytime(lengths, tolerance, span),
-        stagger(lengths, tolerance, span, designed),
         stationary_start(lengths, span),
     )
 
