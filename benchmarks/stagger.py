@@ -215,7 +215,9 @@ def run_stall(results: dict[str, Any]) -> None:
 
     row = {}
     for way in ("as it is", "anytime"):
-        env: Any = make_vec_env("pybullet_envs_gymnasium:HalfCheetahBulletEnv-v0", 8, seed=SEED, vec_env_cls=SubprocVecEnv)
+        env: Any = make_vec_env(
+            "pybullet_envs_gymnasium:HalfCheetahBulletEnv-v0", 8, seed=SEED, vec_env_cls=SubprocVecEnv
+        )
         env = SteadyVecEnv(env, seed=SEED) if way == "anytime" else env
         env.reset()
         times = []
