@@ -381,3 +381,15 @@ def test_the_report_shows_what_a_log_will_show():
     assert 0.9 < y[-1] < 1
     assert "22% of the truth" in page
     assert logged_bias(EpisodeLengths([0, 1.0])) is None  # every episode is a reset alone
+
+
+def test_an_audit_of_a_policy_that_learnt_does_not_say_who_is_right_and_of_two_episodes_that_they_are_few(tmp_path):
+    rng = np.random.default_rng(0)
+    lengths = ((20 + 480 * np.arange(600) / 600) * rng.uniform(0.5, 1.5, 600)).astype(int)
+    rows = "".join(f"{length},{length},{i}\n" for i, length in enumerate(lengths))
+    (tmp_path / "0.monitor.csv").write_text('#{"t_start": 0, "env_id": "Grows-v0"}\nr,l,t\n' + rows)
+    message = audit_log(tmp_path / "0.monitor.csv").message
+    assert "the policy learnt" in message
+    assert "wrong at" not in message
+    (tmp_path / "1.monitor.csv").write_text('#{"t_start": 0, "env_id": "Few-v0"}\nr,l,t\n3,3,1\n7,7,2\n')
+    assert "too few episodes" in audit_log(tmp_path / "1.monitor.csv").message

@@ -27,6 +27,7 @@ from steadyrl.common.checks import check_level, is_number, shown, whole_number
 from steadyrl.common.figures import PERTURBED, QUIET, RAW, check_picture, new_figure, save_figure
 from steadyrl.diagnosis.episode_logs import EpisodeLog, read_episode_log
 from steadyrl.errors import StatisticsError
+from steadyrl.lengths.drift import Drift, find_drift
 from steadyrl.live.fair_statistics import FairStatistics
 
 Array = NDArray[np.float64]
@@ -35,6 +36,7 @@ Counts = NDArray[np.int64]
 _BLOCK = 1 << 18  # entries that are counted at once
 _FEWEST_EPISODES = 2  # of each environment that the memory holds
 _SMALL = 0.05  # relative bias that is not worth mentioning
+_TOO_FEW = 30  # episodes below which nothing is said
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,20 @@ class Audit:
         lines = [f"{len(log.length):,} episodes ({log.about}), {int(self.steps[-1]):,} steps over all environments."]
         outside = (self.logged < self.low) | (self.logged > self.high)
         beyond = np.flatnonzero((bias > _SMALL) & outside)
-        if not len(beyond):
+        drift = _drift(log)
+        if drift is None:
+            lines.append(
+                f"These are too few episodes to tell how wrong the logged mean was: an audit needs {_TOO_FEW} that "
+                f"began at least {int(log.length.max()):,} steps (the longest episode) before the end of the log."
+            )
+        elif drift.found:
+            lines.append(
+                f"Episode lengths change over this log, from {drift.earlier_mean:.4g} to {drift.latest_mean:.4g} "
+                "actions on average: the policy learnt. Both means look back and lag behind it, the fair one too, so "
+                "where they differ neither is that of the policy at that moment, and nothing is said about which is "
+                "nearer. Audit a stretch without drift to learn the bias."
+            )
+        elif not len(beyond):
             lines.append(
                 f"The logged mean of the last {self.window} finished episodes was nowhere further than {_SMALL:.0%} "
                 "from the fair mean, or not beyond chance."
@@ -138,6 +153,16 @@ class Audit:
         axes.set_ylabel("mean return")
         axes.legend(frameon=False)
         save_figure(figure, path, suffix)
+
+
+def _drift(log: EpisodeLog) -> Drift | None:
+    """Return whether lengths change with the time at which episodes began; None for too few of them.
+
+    In the order of their ends short episodes come first, and long ones that began late are not in the log at all.
+    """
+    whole = log.start + log.length.max() <= log.end.max()
+    began = np.lexsort((log.env[whole], log.start[whole]))
+    return find_drift(log.length[whole][began]) if len(began) >= _TOO_FEW else None
 
 
 def audit_log(
