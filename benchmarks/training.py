@@ -41,7 +41,7 @@ FILE, PAGE, PICTURE = RESULTS / "training.json", RESULTS / "training.md", RESULT
 
 FIRST_SEED = {"sspg": 10, "a2c": 5, "ppo": 5}
 """Settings and code of SSPG changed while somebody looked at seeds 0 to 9 and 20 to 22, so that others are reported.
-Nothing was chosen for A2C and PPO. On Pendulum-v1 seeds 0 to 4, and 20 once, were looked at; 25 to 29 are run."""
+Nothing was chosen for A2C and PPO. On Pendulum-v1 seeds 0 to 4, and 20 once, were looked at; 25 to 29 are reported."""
 ADAM = {"optimiser": "adam", "critic_epochs": 4}
 FEW_STEPS = {**ADAM, "n_steps": 8, "normalise_advantages": True}
 CONTROL = {"every": 5_000, "episodes": 100}
