@@ -15,10 +15,10 @@ help:  ## this list
 demo: $(VENV)/.demo  ## the main job on a small example: a diagnosis on one screen, and report/report.html
 	$(BIN)/steadyrl diagnose steadyrl/StateSweep-v0 --num-envs 64 --n-steps 16 --out report
 
-test: $(VENV)/.dev  ## every test and every example in the documentation
+test: $(VENV)/.dev  ## the tests and the examples in the documentation; those that take long: PYTEST_ARGS='-m slow'
 	$(BIN)/pytest -n 2 $(PYTEST_ARGS)
 
-check: lint types test  ## all that continuous integration runs
+check: lint types test  ## lint, types and tests; continuous integration runs the slow tests too
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -65,6 +65,7 @@ def test_check_json_has_stable_keys_and_every_residual_is_small():
     assert all(residual < 1e-9 for residual in policy["theorems"].values())
 
 
+@pytest.mark.slow
 def test_check_takes_saved_processes_policies_and_draws(tmp_path):
     process, policy = gallery.periodic()
     process.save(tmp_path / "process.npz")

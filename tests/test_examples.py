@@ -93,6 +93,7 @@ def test_the_single_file_comes_to_steady_state_with_the_cure_only(monkeypatch):
     assert max(cured[-3:]) < 0.2
 
 
+@pytest.mark.slow
 def test_stable_baselines3_comes_to_steady_state_with_the_cure_only(monkeypatch, capsys):
     with pytest.warns(PhaseLockWarning):
         run("sb3_ppo", source("sb3_ppo"), [], monkeypatch)

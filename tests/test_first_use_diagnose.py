@@ -27,6 +27,7 @@ def monitor(path, lengths, name="Hopper-v5", start=0.0):
     return path
 
 
+@pytest.mark.slow
 def test_of_a_drifting_log_the_latest_stretch_is_analysed_and_it_says_so(tmp_path):
     records = read_lengths(monitor(tmp_path / "monitor.csv", np.concatenate([EARLY, LATE])))
     taken, selection = select_episodes(records)
@@ -51,6 +52,7 @@ def test_a_log_that_does_not_drift_is_taken_whole_without_a_word(tmp_path):
     assert (len(taken), selection) == (300, "")
 
 
+@pytest.mark.slow
 def test_several_files_and_standard_input_are_all_taken(tmp_path):
     first, second = monitor(tmp_path / "0.monitor.csv", LATE[:150]), monitor(tmp_path / "1.monitor.csv", LATE[150:])
     both = run("diagnose", "--from", first, "--from", second, "--json", "--all")

@@ -53,6 +53,7 @@ def test_hostile_text_reaches_neither_the_terminal_nor_the_page(tmp_path):
     assert not short.findings
 
 
+@pytest.mark.slow
 def test_environments_that_misbehave_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(environments, "APART", ())
     monkeypatch.setattr(environments, "loud", lambda trial: None)

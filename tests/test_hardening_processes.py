@@ -366,6 +366,7 @@ def test_a_kill_at_any_moment_loses_at_most_what_was_not_finished(tmp_path, mome
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::FutureWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_ray_leaves_out_episodes_that_kill_their_process():

@@ -217,6 +217,7 @@ def whole(tmp_path_factory):
     return out.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "backend"), [(1, "serial"), (2, "processes")])
 def test_a_run_killed_at_a_random_moment_resumes_to_the_same_bytes(tmp_path, whole, seed, backend):
     out, partial_file = tmp_path / "episodes.npz", tmp_path / "episodes.npz.partial"

@@ -82,6 +82,7 @@ class Stop:
             raise StopHereError
 
 
+@pytest.mark.slow
 def test_killed_at_a_random_moment_it_goes_on_to_the_same_bytes(tmp_path):
     options = ["--updates", "80", "--num-envs", "4", "--n-steps", "16", "--backend", "serial"]
     options += ["--checkpoint-every", "0.02"]
