@@ -1,7 +1,7 @@
 """`StaggerController`: decides, step by step, whose episode to truncate, so that the ages are as steady as they can be.
 
 A thin shell around the pure functions of `stagger_law`: it checks its arguments, makes room for older ages, and while
-the law is quiet it only writes down who ended, which takes a few microseconds a step.
+the law is quiet it only writes down who ended, which costs little.
 """
 
 from __future__ import annotations
