@@ -112,6 +112,7 @@ def test_wrong_arguments_exit_2_with_one_helpful_line_and_no_traceback(arguments
     assert_one_helpful_line(run("check", *arguments), words)
 
 
+@pytest.mark.slow
 def test_help_teaches():
     assert "steadyrl check FrozenLake-v1 --plot mixing.png" in run("check", "--help").stdout
     assert "check" in run("--help").stdout
@@ -199,6 +200,7 @@ def test_check_says_which_condition_fails_and_why(tmp_path):
     assert "starts alike" not in shown
 
 
+@pytest.mark.slow
 def test_the_same_picture_has_the_same_bytes(tmp_path):
     gallery.periodic()[0].save(tmp_path / "process.npz")
     for suffix in ("svg", "png", "pdf"):

@@ -10,6 +10,8 @@ import torch
 
 from steadyrl.errors import PhaseLockWarning
 
+pytestmark = pytest.mark.slow  # these take long together; continuous integration runs them
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SHORT = {
     "gymnasium_loop": ["--batches", "60"],
@@ -93,7 +95,6 @@ def test_the_single_file_comes_to_steady_state_with_the_cure_only(monkeypatch):
     assert max(cured[-3:]) < 0.2
 
 
-@pytest.mark.slow
 def test_stable_baselines3_comes_to_steady_state_with_the_cure_only(monkeypatch, capsys):
     with pytest.warns(PhaseLockWarning):
         run("sb3_ppo", source("sb3_ppo"), [], monkeypatch)

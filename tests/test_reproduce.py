@@ -29,6 +29,8 @@ from steadyrl.experiments.workspace import Workspace
 from steadyrl.policies.modules import SoftmaxTable
 from steadyrl.sspg import steady_state_gradient
 
+pytestmark = pytest.mark.slow  # these take long together; continuous integration runs them
+
 COMMITTED = Path(__file__).parent.parent / "docs" / "reproduction"
 RESULTS = sorted(COMMITTED.glob("*.npz"))
 

@@ -38,6 +38,7 @@ REAL = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("environment", "policy", "episodes", "block_size"), REAL)
 def test_serial_and_any_number_of_processes_give_the_same_bytes(environment, policy, episodes, block_size):
     collect = partial(collect_episodes, environment, policy, episodes, seed=3, block_size=block_size)
