@@ -163,7 +163,7 @@ def test_a_process_that_an_environment_forks_does_not_keep_the_lock(tmp_path):
         os.read(ours, 4)  # the child is running
     try:
         with locked(tmp_path):
-            pass
+            assert os.waitpid(child, os.WNOHANG) == (0, 0)  # taken while the child lives
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)

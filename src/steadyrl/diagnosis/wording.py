@@ -101,7 +101,7 @@ def rows(found: Diagnosis) -> list[tuple[str, str]]:
     result.append(("first batches", _batches(found)))
     if found.marginals is not None:
         slow = ", ".join(f"[{d.index}] {_settles(d.settles, mean)}" for d in found.marginals.dimensions[:2])
-        result.append(("slowest values", f"{slow} mean lengths until the mean of observation[i] settles"))
+        result.append(("slowest values", f"the mean of observation[i] settles after (in mean lengths): {slow}"))
     if found.convergence is not None:
         seen = found.convergence
         result.append(

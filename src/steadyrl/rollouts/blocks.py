@@ -36,7 +36,7 @@ from steadyrl.rollouts.repeatability import repeats
 
 Arrays = dict[str, Any]
 
-COPIES, HEAVY_COPIES = 16, {"mujoco": 4, "bullet": 2}
+NUM_ENVS, HEAVY_NUM_ENVS = 16, {"mujoco": 4, "bullet": 2}
 """Number of environment copies that a Gymnasium block steps together. Policies are cheaper in batches, but physics
 simulators (recognised by their module) take time to make and compete for the processor's cache."""
 
@@ -90,8 +90,8 @@ class Task:
     limit: int
     """Number of actions after which an episode is an error."""
     on_error: Literal["raise", "skip"] = "raise"
-    copies: int = COPIES
-    """Number of environment copies in a Gymnasium block; like the block size, it determines the bytes."""
+    num_envs: int = NUM_ENVS
+    """Number of environments in a Gymnasium block; like the block size, it determines the bytes."""
     threads: int = 1
     """Number of EnvPool's threads, on which the data do not depend."""
     check_repeatable: bool = False
@@ -183,7 +183,7 @@ def run_block(
 def _lanes(block: Block, watch: Watch) -> list[Lanes]:
     task = block.task
     if task.family == "gymnasium":
-        count = min(task.copies, block.count)
+        count = min(task.num_envs, block.count)
         return [GymnasiumLanes(task.source, task.observations, task.actions, count, watch)]
     assert task.source.id is not None
     seeds = episode_seeds(task.seed, 2 * ENVPOOL_LANES * block.index, 2 * ENVPOOL_LANES).view(np.int32)

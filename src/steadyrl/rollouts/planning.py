@@ -21,7 +21,7 @@ from steadyrl.integrations.envpool.twins import against_envpool, require_envpool
 from steadyrl.policies.choosing import resolve_policy
 from steadyrl.policies.networks import NetworkPolicy, Policy, UniformPolicy
 from steadyrl.policies.tables import TabularPolicy
-from steadyrl.rollouts.blocks import BLOCK_SIZE, COPIES, HEAVY_COPIES, Task, Work
+from steadyrl.rollouts.blocks import BLOCK_SIZE, HEAVY_NUM_ENVS, NUM_ENVS, Task, Work
 from steadyrl.rollouts.ray_tasks import import_ray
 
 LARGEST_SEED, MOST_WORKERS = 1 << 128, 1000
@@ -111,7 +111,7 @@ def make_plan(environment: Any, policy: Any, work: Work, options: Options) -> Pl
         family=family,
         limit=int(options.max_episode_steps or description.max_episode_steps or LONGEST),
         on_error="skip" if options.on_error == "skip" else "raise",
-        copies=next((copies for name, copies in HEAVY_COPIES.items() if name in description.module), COPIES),
+        num_envs=next((number for name, number in HEAVY_NUM_ENVS.items() if name in description.module), NUM_ENVS),
         threads=workers,
         check_repeatable=family == "gymnasium" and (source.name, source.digest) not in checked,
     )
