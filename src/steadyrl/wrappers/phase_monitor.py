@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from steadyrl.errors import PhaseLockWarning
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.live.phase import LOOK, PhaseReport, PhaseTracker
-from steadyrl.wrappers.vectors import autoreset_mode, cut_copies, read_mask
+from steadyrl.wrappers.vectors import autoreset_mode, cut_copies, reset_some
 
 
 class _Cure(Protocol):
@@ -85,11 +85,7 @@ class PhaseMonitor(VectorWrapper[Any, Any, Any, Any, Any]):
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all environments, or those of options["reset_mask"]."""
-        mask = read_mask(options)
-        found: tuple[Any, dict[str, Any]] = self.env.reset(
-            seed=seed,  # type: ignore[arg-type]  # Gymnasium's own vector environments take lists
-            options=None if options is None else dict(options),
-        )
+        found, mask = reset_some(self.env, seed, options)
         self._tracker.reset(mask)
         return found
 

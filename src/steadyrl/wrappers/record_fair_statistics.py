@@ -15,7 +15,7 @@ from steadyrl.common.checks import check_flag, check_level, shown
 from steadyrl.errors import WrapperError
 from steadyrl.live.fair_report import FairReport
 from steadyrl.live.fair_statistics import FairStatistics
-from steadyrl.wrappers.vectors import autoreset_mode, cut_copies, read_mask
+from steadyrl.wrappers.vectors import autoreset_mode, cut_copies, reset_some
 
 Success = Callable[[NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]], Any]
 
@@ -104,11 +104,7 @@ class RecordFairStatistics(VectorWrapper[Any, Any, Any, Any, Any]):
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all environments, or those of options["reset_mask"]; statistics are kept."""
-        mask = read_mask(options)
-        found: tuple[Any, dict[str, Any]] = self.env.reset(
-            seed=seed,  # type: ignore[arg-type]  # Gymnasium's own vector environments take lists
-            options=None if options is None else dict(options),
-        )
+        found, mask = reset_some(self.env, seed, options)
         self._statistics.reset(mask)
         return found
 

@@ -92,6 +92,18 @@ def read_mask(options: dict[str, Any] | None) -> Flags | None:
     return None if options is None else options.get("reset_mask")
 
 
+def reset_some(
+    envs: VectorEnv[Any, Any, Any], seed: int | list[int | None] | None, options: dict[str, Any] | None
+) -> tuple[tuple[Any, dict[str, Any]], Flags | None]:
+    """Reset all environments, or those of options["reset_mask"]; return what that gives, and the mask."""
+    mask = read_mask(options)  # before the reset, which may take it out of the options
+    found: tuple[Any, dict[str, Any]] = envs.reset(
+        seed=seed,  # type: ignore[arg-type]  # Gymnasium's own vector environments take lists
+        options=None if options is None else dict(options),
+    )
+    return found, mask
+
+
 def single_observation(envs: VectorEnv[Any, Any, Any], batch: Any, copy: int) -> Any:
     """Return the observation of one environment out of a batch."""
     for i, row in enumerate(iterate(envs.observation_space, batch)):
