@@ -125,7 +125,8 @@ function drawPaper(now) {
 }
 
 function drawCurves(holder, shown, now, label, bound) {
-  const series = shown.map((s) => ({ x: s.x, y: s.y, low: s.low, high: s.high, colour: colour(s.name) }));
+  // The best-ranked comes last, on top of those that it equals.
+  const series = shown.map((s) => ({ x: s.x, y: s.y, low: s.low, high: s.high, colour: colour(s.name) })).reverse();
   const floor = data.tolerance / 20;
   if (now) {
     const scale = data.lengths.unit / data.mean, x = [], y = [];
