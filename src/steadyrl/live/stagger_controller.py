@@ -17,13 +17,14 @@ from steadyrl.common.checks import check_seed, plain_array, shown, whole_number
 from steadyrl.errors import StaggerError
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.live import stagger_law as law
+from steadyrl.live.array_library import count
 from steadyrl.live.phase import PhaseReport
-from steadyrl.live.stagger_law import Flags, StaggerState
+from steadyrl.live.stagger_law import StaggerState
 
 Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
-_RARE = 3.09  # standard errors that a normal variable exceeds once in a thousand
-_MOST_GROUPS = 64
+_ROWS = 16  # steps that are written down before they are counted
 
 
 class StaggerController:
@@ -58,9 +59,9 @@ class StaggerController:
                 "episode) or False (the step after an end is the reset)"
             )
         self.same_step = bool(same_step)
-        self._rows = np.ones((law.LOOK, self.num_envs), dtype=np.int64)  # ages reached since the last look
-        self._ended = np.zeros((law.LOOK, self.num_envs), dtype=bool)
-        self._none = law.nobody(self.num_envs)
+        self._rows = np.ones((_ROWS, self.num_envs), dtype=np.int64)  # ages reached in steps that are not counted yet
+        self._ended = np.zeros((_ROWS, self.num_envs), dtype=bool)
+        self._none = np.zeros(self.num_envs, dtype=bool)
         self._oldest, self._filled = 1, 0
         self._ages: NDArray[np.int64] = np.ones(self.num_envs, dtype=np.int64)
         self._restarting: Flags = self._none
@@ -83,8 +84,8 @@ class StaggerController:
             one = check_seed(seed, StaggerError) if not isinstance(seed, list | tuple | np.ndarray) else _one_of(seed)
             self._remember(law.init(self.num_envs, seed=one))
             self._filled = 0
-        self._fold()
-        self._remember(self._state._replace(active=True, carry=0.0))
+        self._count()
+        self._remember(self._state._replace(active=np.bool_(True), carry=np.float64(0.0)))
         self._ages = np.ones(self.num_envs, dtype=np.int64)
         self._restarting = self._none
         self._oldest = 1
@@ -101,37 +102,46 @@ class StaggerController:
             for one that is being reset in this step.
         """
         done = self._flags(done, "done")
+        ages = self._ages
         if not self.same_step:
-            self._ages += 1
+            ages += 1
             self._oldest += 1
             if self._any_restarting:
-                if done[self._restarting].any():
+                if np.count_nonzero(done & self._restarting):
                     raise StaggerError(
                         f"environments {np.flatnonzero(done & self._restarting).tolist()} ended in the step of their "
                         "reset; an episode has at least one action"
                     )
-                self._ages[self._restarting] = 1
-        self._rows[self._filled] = self._ages
+                np.putmask(ages, self._restarting, 1)
+        self._rows[self._filled] = ages
         self._ended[self._filled] = done
         self._filled += 1
         ends = int(np.count_nonzero(done))
-        self._time += 1
-        self._natural_ends += ends
-        # `law.looks`, with what it needs at hand; `_oldest` is an upper bound, made exact where it matters
-        if self._oldest > self._known:
-            self._oldest = int(self._ages.max())
-        if self._active or self._time % law.LOOK == 0 or self._oldest > self._known or ends > self._most_ends:
+        self._new_steps += 1
+        self._since += ends
+        if self._oldest > self._known:  # it is an upper bound, and made exact where it matters
+            self._oldest = int(ages.max())
+        if self._looks():
             cut = self._decide(done)
-            if cut.any():
+            if np.count_nonzero(cut):
                 self._advance(done | cut, 1)
                 return cut
         else:
-            cut = law.nobody(self.num_envs)
+            cut = np.zeros(self.num_envs, dtype=bool)
+            if self._filled == _ROWS:
+                self._count()
         self._advance(done, ends)
         return cut
 
+    def _looks(self) -> bool:
+        """`law.looks`, with what it needs at hand."""
+        if self._active or self._new_steps >= law.LOOK or self._oldest > self._known:
+            return True
+        return bool(law.unusual(self._since, self._new_steps * self._end_rate))
+
     def _decide(self, done: Flags) -> Flags:
-        self._fold()
+        cut: Flags
+        self._count()
         state, cut = law.decide(self._state, self._ages, done, self._restarting, same_step=self.same_step)
         self._remember(state)
         return cut
@@ -139,8 +149,8 @@ class StaggerController:
     def _remember(self, state: StaggerState) -> None:
         """Keep a state, and what every step needs of it at hand."""
         self._state = state
-        self._time, self._natural_ends = state.time, state.natural_ends
-        self._active, self._known, self._most_ends = state.active, state.known, law.most_ends(state)
+        self._new_steps, self._since = int(state.new_steps), int(state.since)
+        self._active, self._known, self._end_rate = bool(state.active), int(state.known), float(law.end_rate(state))
 
     def _advance(self, over: Flags, ends: int) -> None:
         if not self.same_step:
@@ -152,17 +162,19 @@ class StaggerController:
         if ends:
             self._ages[over] = 1
 
-    def _fold(self) -> None:
-        """Count what was written down since the last look, and make room for the ages seen."""
+    def _count(self) -> None:
+        """Count what was written down, and make room for the ages seen."""
         rows, ended = self._rows[: self._filled], self._ended[: self._filled]
-        self._state = law.with_room(self._state, self._oldest + 2)
-        size = len(self._state.new_visits)
-        self._state = self._state._replace(
-            new_visits=self._state.new_visits + law.count(rows.ravel(), size),
-            new_ends=self._state.new_ends + law.count(rows[ended], size),
-            new_steps=self._state.new_steps + self._filled,
-            time=self._time,
-            natural_ends=self._natural_ends,
+        state = law.with_room(self._state, self._oldest + 2)
+        size = len(state.new_visits)
+        at = rows[ended]
+        self._state = state._replace(
+            new_visits=state.new_visits + count(rows.ravel(), size),
+            new_ends=state.new_ends + count(at, size),
+            new_steps=np.int64(self._new_steps),
+            since=np.int64(self._since),
+            time=state.time + self._filled,
+            natural_ends=state.natural_ends + len(at),
         )
         self._filled = 0
 
@@ -193,12 +205,12 @@ class StaggerController:
     @property
     def cuts(self) -> int:
         """Truncations so far, over all environments."""
-        return self._state.cuts
+        return int(self._state.cuts)
 
     @property
     def active(self) -> bool:
         """Whether environments are being brought to steady state; False while nobody needs to be truncated."""
-        return self._state.active
+        return bool(self._state.active)
 
     @property
     def settled(self) -> bool:
@@ -211,35 +223,32 @@ class StaggerController:
 
         What is not known to end is put one step after the longest age seen.
         """
-        self._fold()
+        self._count()
         state = law.learn(self._state)
         if not state.ends[-1].sum() > 0:
             return None
-        survival = state.survival[: state.known + 2]
+        survival = state.survival[: int(state.known) + 2]
         probabilities = np.append(np.maximum(-np.diff(survival[1:]), 0.0), survival[-1])
         return EpisodeLengths(np.concatenate([np.zeros(1 + int(self.same_step)), probabilities / probabilities.sum()]))
 
     @property
     def phase(self) -> PhaseReport:
         """How far the ages of this moment are from the steady state, as far as lengths are known."""
-        self._fold()
-        state = law.learn(self._state)
-        steps = state.time * self.num_envs
-        ends = state.natural_ends
-        if not state.ends[-1].sum() > 0:
+        self._count()
+        state = self._state
+        found = law.phase(state._replace(ages=self._ages))
+        steps, ends = int(state.time) * self.num_envs, int(state.natural_ends)
+        distance, noise, unresolved = float(found.distance), float(found.noise), float(found.unresolved)
+        if not found.known:
             return PhaseReport(math.nan, math.nan, math.inf, steps, ends, False, 1.0)
-        survival, known = state.survival, state.known
-        mean = float(survival[: known + 1].sum())
-        distance, noise = _grouped_distance(self._ages, survival[: known + 1] / mean)
-        unresolved = float(survival[known + 1])
         locked = distance > max(noise, 0.01) and unresolved <= 0.05
         verdict: Any = "in lockstep" if locked else "at steady state" if unresolved <= 0.05 else "cannot tell yet"
-        length = mean + unresolved + self.same_step
+        length = float(found.average_episode_length) + self.same_step
         return PhaseReport(distance, noise, length, steps, ends, locked, unresolved, verdict)
 
     def state(self) -> dict[str, Any]:
         """Return all that a controller made anew needs to go on from here (`restore`), as arrays."""
-        self._fold()
+        self._count()
         found = {name: np.asarray(value) for name, value in self._state._asdict().items()}
         return found | {"ages": self._ages.copy(), "restarting": self._restarting.copy()}
 
@@ -255,35 +264,13 @@ class StaggerController:
                 f"this is not the state of a controller of {self.num_envs} environments"
                 + (f"; {', '.join(missing)} is missing" if missing else f": ages have shape {np.shape(state['ages'])}")
             )
-        kinds: dict[str, Any] = {"known": int, "active": bool, "time": int, "cuts": int, "natural_ends": int}
-        kinds |= {"seed": int, "new_steps": float, "carry": float, "distance": float}
-        self._remember(StaggerState(**{name: kinds.get(name, np.array)(state[name]) for name in StaggerState._fields}))
+        like = law.init(self.num_envs)._asdict()
+        self._remember(StaggerState(**{name: np.array(state[name], dtype=like[name].dtype) for name in like}))
         self._ages = np.array(state["ages"], dtype=np.int64)
         self._restarting = np.array(state["restarting"], dtype=bool)
         self._any_restarting = bool(self._restarting.any())
         self._oldest = int(self._ages.max())
         self._filled = 0
-
-
-def _grouped_distance(ages: NDArray[np.int64], share: Array) -> tuple[float, float]:
-    """Return the distance of N ages from the stationary ones without what chance adds, and what chance alone reaches.
-
-    Ages are put into about N / 4 groups of equal stationary share. N independent environments at steady state show a
-    total variation of about sqrt(G / (2 pi N)) in G groups; squares add.
-    """
-    n = len(ages)
-    groups = min(max(n // 4, 2), _MOST_GROUPS, max(len(share) - 1, 1))
-    middle = np.cumsum(share) - share / 2
-    group = np.minimum((middle * groups).astype(np.int64), groups - 1)
-    counts = law.count(ages, len(share) + 1)
-    found = np.bincount(group, counts[:-1], minlength=groups) / n
-    wanted = np.bincount(group, share, minlength=groups)
-    apart = 0.5 * (float(np.abs(found - wanted).sum()) + float(counts[-1]) / n)
-    spread = np.sqrt(wanted * (1 - wanted) / n)
-    floor = 0.5 * math.sqrt(2 / math.pi) * float(spread.sum())
-    scatter = 0.5 * math.sqrt(1 - 2 / math.pi) * float(np.sqrt((spread**2).sum()))
-    distance = math.sqrt(max(0.0, apart**2 - floor**2))
-    return distance, math.sqrt(max((floor + _RARE * scatter) ** 2 - floor**2, 0.0))
 
 
 def _one_of(seeds: Any) -> int:

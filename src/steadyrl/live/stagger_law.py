@@ -17,91 +17,133 @@ has a long memory, and a changed one shows within a few episodes.
 *When.* The law is active while the longest known age is still survived by more than half an environment, or when the
 ages are further from the steady state than chance explains: by 2 / sqrt(N) in the distribution function, which N
 independent environments exceed about once in a thousand looks. It is quiet again below 1.2 / sqrt(N). While it is quiet
-nobody is truncated, and it looks every 16 steps, or at once if an age is new or unusually many episodes end together.
+nobody is truncated, and it looks every 64 steps, or at once if an age is new, or if unusually many or few episodes have
+ended since the last look.
 
 *Who.* Environments are truncated in whole numbers, the fraction is carried over. With the candidates in order of age,
 let D(i) be how many of the first i are too many against the target. The non-decreasing function that is closest to D
 is the mean of its running maximum from below and its running minimum from above; whoever stands where that passes a
 whole number is truncated. So truncations are spread over the ages, and take away what is most overfull.
+
+The functions are pure, and the same for numpy, PyTorch and JAX (`array_library`): the state decides which. Numbers that
+would be equal if computed exactly are compared with some room, so that all three decide alike.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from array_api_compat import numpy as array_numpy
 
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+from steadyrl.live.array_library import (
+    Array,
+    at,
+    beside,
+    count,
+    hashed,
+    library,
+    number_types,
+    order,
+    running_max,
+    scattered,
+    seed_type,
+    when,
+)
 
-LOOK = 16
+LOOK = 64
 """Steps between two looks while the law is quiet."""
-_PER_VISIT = np.log1p(-1 / np.array([[8.0], [64.0]]))  # memories in visits to an age: what one visit makes forgotten
+_PER_VISIT = (math.log1p(-1 / 8), math.log1p(-1 / 64))  # memories in visits to an age: what one visit makes forgotten
 _EPISODES = 8.0  # the longest memory, in mean episode lengths
 _AT_ONE_AGE, _UP_TO_AN_AGE = 5.0, 4.5  # standard errors that contradict a longer memory
 _KEPT = 4.0  # visits that a contradicted memory keeps of the shorter one
 _ALARM, _CALM = 2.0, 1.2  # distances in units of 1 / sqrt(N)
-_SURGE = 5.0  # standard deviations of the number of ends in a step
+_SURGE = 5.0  # standard deviations of the number of ends since the last look
 _FAINT = 0.5  # visits below which memories are not compared
 _KNOWN = 0.01  # visits below which an age is not known: one visit lasts for some 37 mean episode lengths
+_RARE = 3.09  # standard errors that a normal variable exceeds once in a thousand
+_MOST_GROUPS = 64  # of ages, in a report
+_TINY = 1e-30  # instead of a zero that would be divided by
+_ROOM = 1e-7  # by which rounding may move a number over a threshold
 
 
 class StaggerState(NamedTuple):
     """Everything that the law remembers; arrays of ages have a place for each age 0, 1, ..., `max_age`."""
 
-    ages: NDArray[np.int64]
+    ages: Array
     """[N]: the age of the state that each environment is in."""
-    restarting: Flags
+    restarting: Array
     """[N]: whether the next step of the environment is its reset (NEXT_STEP only)."""
     new_visits: Array
     """[max_age + 1]: visits to each age since the last look."""
     new_ends: Array
     """[max_age + 1]: natural ends at each age since the last look."""
-    new_steps: float
+    new_steps: Array
+    """Steps since the last look."""
+    since: Array
+    """Natural ends since the last look."""
     visits: Array
     """[3, max_age + 1]: visits in the three memories, the shortest first."""
     ends: Array
     """[3, max_age + 1]: natural ends in the three memories."""
     survival: Array
     """[max_age + 2]: S(k) as of the last look; 0 beyond the longest known age + 1."""
-    known: int
+    known: Array
     """The longest known age."""
-    active: bool
-    carry: float
+    active: Array
+    carry: Array
     """Beginnings of episodes that are still owed, as a fraction of one."""
-    distance: float
+    distance: Array
     """Largest difference between the distribution functions of the ages and of the target, times sqrt(N)."""
-    time: int
-    cuts: int
+    time: Array
+    cuts: Array
     """Truncations so far, over all environments."""
-    natural_ends: int
-    seed: int
+    natural_ends: Array
+    seed: Array
 
 
-def init(num_envs: int, max_age: int = 64, *, seed: int = 0) -> StaggerState:
-    """Return the state of environments that have all just been reset."""
+def init(num_envs: int, max_age: int = 64, *, seed: Any = 0, xp: Any = array_numpy, device: Any = None) -> StaggerState:
+    """Return the state of environments that have all just been reset.
+
+    Args:
+        num_envs: number of environments.
+        max_age: the oldest age that is told apart from older ones; a time limit, if there is one.
+        seed: seed of the choice between environments of the same age, 32 bits.
+        xp: functions of the array library.
+        device: where the arrays are to be; None means the library's default.
+    """
+    real, whole = number_types(xp)
+    place = {} if device is None else {"device": device}
+
+    def zeros(*shape: int) -> Array:
+        return xp.zeros(shape, dtype=real, **place)
+
+    def number(value: Any, kind: Any) -> Array:
+        return xp.asarray(value, dtype=kind, **place)
+
     return StaggerState(
-        ages=np.ones(num_envs, dtype=np.int64),
-        restarting=np.zeros(num_envs, dtype=bool),
-        new_visits=np.zeros(max_age + 1),
-        new_ends=np.zeros(max_age + 1),
-        new_steps=0.0,
-        visits=np.zeros((3, max_age + 1)),
-        ends=np.zeros((3, max_age + 1)),
-        survival=np.append([0.0, 1.0], np.zeros(max_age)),
-        known=0,
-        active=True,
-        carry=0.0,
-        distance=0.0,
-        time=0,
-        cuts=0,
-        natural_ends=0,
-        seed=seed,
+        ages=xp.ones(num_envs, dtype=whole, **place),
+        restarting=xp.zeros(num_envs, dtype=xp.bool, **place),
+        new_visits=zeros(max_age + 1),
+        new_ends=zeros(max_age + 1),
+        new_steps=number(0, whole),
+        since=number(0, whole),
+        visits=zeros(3, max_age + 1),
+        ends=zeros(3, max_age + 1),
+        survival=xp.concat([number([0.0, 1.0], real), zeros(max_age)]),
+        known=number(0, whole),
+        active=number(True, xp.bool),
+        carry=number(0.0, real),
+        distance=number(0.0, real),
+        time=number(0, whole),
+        cuts=number(0, whole),
+        natural_ends=number(0, whole),
+        seed=xp.asarray(seed, **place) if not isinstance(seed, int) else number(seed, seed_type(xp)),
     )
 
 
-def step(state: StaggerState, done: Flags, *, same_step: bool) -> tuple[StaggerState, Flags]:
+def step(state: StaggerState, done: Array, *, same_step: bool) -> tuple[StaggerState, Array]:
     """Take in whose episode ended in this step, and return whose episode to truncate in it.
 
     Args:
@@ -109,49 +151,64 @@ def step(state: StaggerState, done: Flags, *, same_step: bool) -> tuple[StaggerS
         done: [N], whose episode ended by itself.
         same_step: whether a reset takes no step of its own (SAME_STEP, Stable-Baselines3).
     """
+    xp = library(done)
     ages = reached(state, same_step)
+    size = state.new_visits.shape[0]
+    places = xp.where(ages < size, ages, size - 1)
+    ends = xp.sum(xp.astype(done, state.time.dtype), dtype=state.time.dtype)
     state = state._replace(
-        new_visits=state.new_visits + count(ages, len(state.new_visits)),
-        new_ends=state.new_ends + count(ages[done], len(state.new_ends)),
+        new_visits=state.new_visits + count(places, size),
+        new_ends=state.new_ends + count(places, size, done),
         new_steps=state.new_steps + 1,
+        since=state.since + ends,
         time=state.time + 1,
-        natural_ends=state.natural_ends + int(done.sum()),
+        natural_ends=state.natural_ends + ends,
     )
-    cut = nobody(len(done))
-    if looks(state, int(ages.max()), int(done.sum())):
-        state, cut = decide(state, ages, done, state.restarting, same_step=same_step)
+
+    def look(state: StaggerState, ages: Array, done: Array) -> tuple[StaggerState, Array]:
+        return decide(state, ages, done, state.restarting, same_step=same_step)
+
+    def wait(state: StaggerState, ages: Array, done: Array) -> tuple[StaggerState, Array]:
+        return state, xp.zeros_like(done)
+
+    state, cut = when(looks(state, xp.max(ages)), look, wait, state, ages, done)
     return advance(state, ages, done, cut, same_step), cut
 
 
-def reached(state: StaggerState, same_step: bool) -> NDArray[np.int64]:
+def reached(state: StaggerState, same_step: bool) -> Array:
     """Return the ages at which episodes end or go on in this step: of the actions, or of the states they lead to."""
     if same_step:
         return state.ages
-    return np.where(state.restarting, 1, state.ages + 1)
+    return library(state.ages).where(state.restarting, 1, state.ages + 1)
 
 
-def advance(state: StaggerState, ages: NDArray[np.int64], done: Flags, cut: Flags, same_step: bool) -> StaggerState:
+def advance(state: StaggerState, ages: Array, done: Array, cut: Array, same_step: bool) -> StaggerState:
     """Return the state after the step."""
     over = done | cut
     if same_step:
-        return state._replace(ages=np.where(over, 1, ages + 1))
+        return state._replace(ages=library(ages).where(over, 1, ages + 1))
     return state._replace(ages=ages, restarting=over)
 
 
-def looks(state: StaggerState, oldest: int, ends: int) -> bool:
+def looks(state: StaggerState, oldest: Array) -> Array:
     """Return whether this step is one in which ages are compared with their target."""
-    return bool(state.active or state.time % LOOK == 0 or oldest > state.known or ends > most_ends(state))
+    many = unusual(state.since, state.new_steps * end_rate(state))
+    return state.active | (state.new_steps >= LOOK) | (oldest > state.known) | many
 
 
-def most_ends(state: StaggerState) -> float:
-    """Return the number of ends in one step above which they are unusually many."""
-    expected = len(state.ages) / max(float(state.survival.sum()), 1.0)
-    return expected + _SURGE * float(np.sqrt(expected)) + 2
+def unusual(ends: Array, expected: Array) -> Array:
+    """Return whether there were more or fewer ends than chance explains."""
+    return abs(ends - expected) > _SURGE * expected**0.5 + 2 + _ROOM
+
+
+def end_rate(state: StaggerState) -> Array:
+    """Return the expected number of natural ends in a step."""
+    return state.ages.shape[0] / _at_least(library(state.survival).sum(state.survival), 1.0)
 
 
 def decide(
-    state: StaggerState, ages: NDArray[np.int64], done: Flags, restarting: Flags, *, same_step: bool
-) -> tuple[StaggerState, Flags]:
+    state: StaggerState, ages: Array, done: Array, restarting: Array, *, same_step: bool
+) -> tuple[StaggerState, Array]:
     """Bring survival up to date, compare the ages with it, and choose whom to truncate.
 
     Args:
@@ -161,134 +218,191 @@ def decide(
         restarting: [N], who is being reset in this step (NEXT_STEP only).
         same_step: whether a reset takes no step of its own.
     """
-    n = len(done)
+    xp, n = library(done), done.shape[0]
     state = learn(state)
-    total = np.cumsum(state.survival)
-    following = np.where(done, 1, ages + 1)
-    share = np.cumsum(count(following, len(total))) / n
-    distance = float(np.abs(share - total / total[-1]).max()) * np.sqrt(n)
-    episodes = float(state.visits[-1].sum()) / max(float(total[-1]), 1.0) / n
-    uncertain = np.sqrt(1 + 1 / max(episodes, 0.25))  # the target is an estimate, too
-    unknown = float(state.survival[state.known + 1]) > 0.5 / n
-    waking = not state.active and (unknown or distance > _ALARM * uncertain)
-    calm = not unknown and distance <= _CALM * uncertain
-    active = bool((state.active or waking) and not calm and n > 1)
-    wanted = n / float(total[int(following.max())])
-    carry = max((0.0 if waking else state.carry) + wanted - float(done.sum()), -1 - 2 * np.sqrt(wanted))
+    total = xp.cumulative_sum(state.survival)
+    oldest = total.shape[0] - 1
+    following = xp.where(done, 1, xp.where(ages < oldest, ages + 1, oldest))
+    share = xp.cumulative_sum(count(following, oldest + 1)) / n
+    distance = xp.max(xp.abs(share - total / total[-1])) * math.sqrt(n)
+    episodes = xp.sum(state.visits[-1, :]) / _at_least(total[-1], 1.0) / n
+    uncertain = (1 + 1 / _at_least(episodes, 0.25)) ** 0.5  # the target is an estimate, too
+    unknown = at(state.survival, state.known + 1) > 0.5 / n + _ROOM
+    waking = ~state.active & (unknown | (distance > _ALARM * uncertain))
+    calm = ~unknown & (distance <= _CALM * uncertain)
+    active = (state.active | waking) & ~calm & (n > 1)
+    wanted = n / at(total, xp.max(following))
+    owed = xp.where(waking, 0.0, state.carry) + wanted - xp.sum(xp.astype(done, total.dtype))
+    owed = xp.where(owed > -1 - 2 * wanted**0.5, owed, -1 - 2 * wanted**0.5)
     candidates = ~done if same_step else ~done & ~restarting
-    number = int(min(max(np.floor(carry), 0), candidates.sum())) if active else 0
-    cut = nobody(n)
-    if number:
-        cut = choose(state, following, candidates, number, youngest=2 if same_step else 3)
-    return (
-        state._replace(
-            active=active, carry=carry - number if active else 0.0, distance=distance, cuts=state.cuts + number
-        ),
-        cut,
+    available = xp.sum(xp.astype(candidates, total.dtype))
+    whole = xp.floor(_at_least(owed, 0.0) + _ROOM)
+    number = xp.where(active, xp.where(whole < available, whole, available), 0.0)
+
+    def some(*given: Any) -> Array:
+        return choose(*given, youngest=2 if same_step else 3)
+
+    def nobody(state: StaggerState, following: Array, candidates: Array, number: Array) -> Array:
+        return xp.zeros_like(candidates)
+
+    cut = when(number > 0, some, nobody, state, following, candidates, number)
+    state = state._replace(
+        active=active,
+        carry=xp.where(active, owed - number, 0.0),
+        distance=distance,
+        cuts=state.cuts + xp.astype(number, state.cuts.dtype),
     )
+    return state, cut
 
 
 def learn(state: StaggerState) -> StaggerState:
     """Fold what was seen since the last look into the three memories, and compute survival from the longest."""
-    mean = max(float(state.survival.sum()), 1.0)
-    by_visits = np.exp(_PER_VISIT * state.new_visits)
-    by_time = np.full((1, len(state.new_visits)), np.exp(-state.new_steps / (_EPISODES * mean)))
-    keep = np.concatenate([by_visits, by_time])
-    visits = state.visits * keep + state.new_visits
-    ends = state.ends * keep + state.new_ends
-    visits, ends = _believed(visits, ends)
-    seen, ended = visits[-1], ends[-1]
-    places = np.arange(len(seen) + 1)
-    known = int((places[:-1] * (seen >= _KNOWN)).max())
-    hazard = np.minimum(ended / np.maximum(seen, 1e-300), 1.0)
-    survival = np.concatenate([[0.0, 1.0], np.cumprod(1 - hazard[1:])]) * (places <= known + 1)
+    xp, new = library(state.survival), state.new_visits
+    mean = _at_least(xp.sum(state.survival), 1.0)
+    by_time = xp.exp(-state.new_steps / (_EPISODES * mean))
+    keep = xp.stack([xp.exp(_PER_VISIT[0] * new), xp.exp(_PER_VISIT[1] * new), xp.zeros_like(new) + by_time])
+    visits, ends = _believed(state.visits * keep + new, state.ends * keep + state.new_ends)
+    seen, ended = visits[-1, :], ends[-1, :]
+    places = xp.arange(new.shape[0] + 1, dtype=state.known.dtype, **beside(new))
+    known = xp.max(xp.where(seen >= _KNOWN, places[:-1], 0))
+    hazard = ended / _at_least(seen, _TINY)
+    lived = xp.where(hazard < 1.0, 1 - hazard, 0.0)[1:]
+    survival = xp.concat([state.survival[:1] * 0, state.survival[:1] * 0 + 1, xp.cumulative_prod(lived)])
     return state._replace(
-        new_visits=np.zeros_like(state.new_visits),
-        new_ends=np.zeros_like(state.new_ends),
-        new_steps=0.0,
+        new_visits=xp.zeros_like(new),
+        new_ends=xp.zeros_like(new),
+        new_steps=xp.zeros_like(state.new_steps),
+        since=xp.zeros_like(state.since),
         visits=visits,
         ends=ends,
-        survival=survival,
+        survival=xp.where(places <= known + 1, survival, 0.0),
         known=known,
     )
 
 
 def _believed(visits: Array, ends: Array) -> tuple[Array, Array]:
-    """Return the memories, each replaced where the next shorter one contradicts the rest of it.
+    """Return the memories, each replaced where the next shorter one contradicts the rest of it."""
+    replaced, _ = _contradicted(visits[:-1, :], ends[:-1, :], visits[1:, :], ends[1:, :])
+    found: tuple[Array, Array] = when(library(visits).any(replaced), _replaced, lambda *same: same, visits, ends)
+    return found
 
-    Replacing goes upwards: the middle memory first, then the longest, by what the middle one is by then.
-    """
-    replaced, _ = _contradicted(visits[:-1], ends[:-1], visits[1:], ends[1:])
-    if not replaced.any():  # then none of what follows changes anything
-        return visits, ends
-    visits, ends = visits.copy(), ends.copy()
-    for j in range(1, len(visits)):
-        pair = slice(j - 1, j), slice(j, j + 1)
-        found, weights = _contradicted(visits[pair[0]], ends[pair[0]], visits[pair[1]], ends[pair[1]], first=j - 1)
-        visits[j] = np.where(found[0], weights[0] * visits[j - 1], visits[j])
-        ends[j] = np.where(found[0], weights[0] * ends[j - 1], ends[j])
-    return visits, ends
+
+def _replaced(visits: Array, ends: Array) -> tuple[Array, Array]:
+    """Replace upwards: the middle memory first, then the longest, by what the middle one is by then."""
+    xp = library(visits)
+    found = [(visits[:1, :], ends[:1, :])]
+    for j in (1, 2):
+        longer = visits[j : j + 1, :], ends[j : j + 1, :]
+        where, weight = _contradicted(*found[-1], *longer, first=j - 1)
+        found.append(tuple(xp.where(where, weight * a, b) for a, b in zip(found[-1], longer, strict=True)))
+    return xp.concat([row[0] for row in found]), xp.concat([row[1] for row in found])
 
 
 def _contradicted(
     short_visits: Array, short_ends: Array, long_visits: Array, long_ends: Array, first: int = 0
-) -> tuple[Flags, Array]:
+) -> tuple[Array, Array]:
     """Return where a longer memory (rows from `first` on) is contradicted, and the weight of what takes its place."""
-    rest = np.maximum(long_visits - short_visits, 0.0)
+    xp = library(short_visits)
+    rest = long_visits - short_visits
     comparable = rest > _FAINT
-    known = np.maximum(rest, _FAINT)
-    compared = short_visits * comparable
-    hazard = np.minimum(np.maximum(long_ends - short_ends, 0.0) / known, 1.0)
+    known = xp.where(comparable, rest, _FAINT)
+    compared = xp.where(comparable, short_visits, 0.0)
+    hazard = _at_least(long_ends - short_ends, 0.0) / known
+    hazard = xp.where(hazard < 1.0, hazard, 1.0)
     expected = compared * hazard
     variance = expected * (1 - hazard) * (1 + compared / known)
-    excess = short_ends * comparable - expected
-    here = np.abs(excess) > _AT_ONE_AGE * np.sqrt(variance + 1)
-    beyond = np.abs(np.cumsum(excess, axis=1)) > _UP_TO_AN_AGE * np.sqrt(np.cumsum(variance, axis=1) + 1)
+    excess = xp.where(comparable, short_ends, 0.0) - expected
+    here = xp.abs(excess) > _AT_ONE_AGE * (variance + 1) ** 0.5 + _ROOM
+    total, spread = xp.cumulative_sum(excess, axis=1), xp.cumulative_sum(variance, axis=1)
+    beyond = xp.any(xp.abs(total) > _UP_TO_AN_AGE * (spread + 1) ** 0.5 + _ROOM, axis=1)
     # The shortest memory has too few visits to an age to judge all of them together.
-    everywhere = beyond.any(axis=1, keepdims=True) & (np.arange(first, first + len(beyond))[:, None] > 0)
-    replaced = (here | everywhere) & (short_visits > 0)
-    weight = np.where(here, np.minimum(1.0, _KEPT / np.maximum(short_visits, 1e-9)), 1.0)
+    judges = xp.arange(first, first + beyond.shape[0], **beside(rest)) > 0
+    replaced = (here | (beyond & judges)[:, None]) & (short_visits > 0)
+    weight = xp.where(here & (short_visits > _KEPT), _KEPT / _at_least(short_visits, _TINY), 1.0)
     return replaced, weight
 
 
-def choose(
-    state: StaggerState, following: NDArray[np.int64], candidates: Flags, number: int, *, youngest: int
-) -> Flags:
+def choose(state: StaggerState, following: Array, candidates: Array, number: Array, *, youngest: int) -> Array:
     """Return which `number` of the candidates to truncate, given the ages that follow if nobody is."""
-    n = len(following)
-    noise = hashed(state.seed, state.time, n)
-    order = np.lexsort((noise, np.where(candidates, following, len(state.survival))))
-    ages = following[order]
-    place = np.arange(n)
-    available = int(candidates.sum())
-    kept = available - number
-    reachable = np.arange(len(state.survival))
-    target = np.where((reachable >= youngest) & (reachable <= following.max()), state.survival, 0.0)
-    below = np.cumsum(target)
-    whole = np.maximum(below[-1], 1e-300)
-    crowd = count(following[candidates], len(target))
-    first = np.cumsum(crowd) - crowd
-    within = (place + 1 - first[ages]) / np.maximum(crowd[ages], 1.0)
-    too_many = place + 1 - kept * ((below[ages] - target[ages]) + target[ages] * within) / whole
-    too_many = np.where(place < available, too_many, float(number))
-    rising = np.maximum(np.maximum.accumulate(too_many), 0.0)
-    falling = np.minimum.accumulate(too_many[::-1])[::-1]
-    level = np.clip((rising + np.minimum(falling, float(number))) / 2, 0.0, float(number))
-    offset = hashed(state.seed, -state.time, 1)[0] / 2**32
-    passed = np.floor(level + offset)
-    chosen = (passed > np.concatenate([[0.0], passed[:-1]])) & (place < available)
-    cut = np.zeros(n, dtype=bool)
-    cut[order] = chosen
-    return cut
+    xp, n, size = library(following), following.shape[0], state.survival.shape[0]
+    real, whole = number.dtype, following.dtype
+    noise = hashed(xp, state.seed, state.time, n)
+    ordered = order(xp.where(candidates, following, size), noise)
+    ages = xp.take(following, ordered, axis=0)
+    place = xp.arange(n, dtype=real, **beside(number))
+    available = xp.sum(xp.astype(candidates, real))
+    reachable = xp.arange(size, dtype=whole, **beside(number))
+    target = xp.where((reachable >= youngest) & (reachable <= xp.max(following)), state.survival, 0.0)
+    below = xp.cumulative_sum(target)
+    crowd = count(following, size, candidates)
+    first = xp.cumulative_sum(crowd) - crowd
+    within = (place + 1 - xp.take(first, ages, axis=0)) / _at_least(xp.take(crowd, ages, axis=0), 1.0)
+    mine = xp.take(target, ages, axis=0)
+    wanted = (available - number) * (xp.take(below, ages, axis=0) - mine + mine * within) / _at_least(below[-1], _TINY)
+    too_many = xp.where(place < available, place + 1 - wanted, number)
+    rising = _at_least(running_max(too_many), 0.0)
+    falling = -xp.flip(running_max(-xp.flip(too_many)))
+    level = (rising + xp.where(falling < number, falling, number)) / 2
+    level = _at_least(xp.where(level < number, level, number), 0.0)
+    offset = xp.astype(hashed(xp, state.seed, -state.time, 1), real) / 2**32
+    passed = xp.floor(level + offset)
+    chosen = (passed > xp.concat([passed[:1] * 0, passed[:-1]])) & (place < available)
+    return scattered(ordered, chosen)
 
 
-def nobody(num_envs: int) -> Flags:
-    """Return flags of which none is set."""
-    return np.zeros(num_envs, dtype=bool)
+class Phase(NamedTuple):
+    """How far the ages of a moment are from the steady state, as far as lengths are known."""
+
+    distance: Array
+    """Total variation between the ages and the stationary ones, without what chance adds for N environments."""
+    noise: Array
+    """Distance that N independent environments at steady state exceed once in a thousand."""
+    average_episode_length: Array
+    """Steps per episode in this stream: E[T], or E[T] - 1 where a reset takes no step."""
+    unresolved: Array
+    """Share of episodes that outlive every age seen."""
+    known: Array
+    """Whether an episode has ended; before that nothing can be said."""
+
+
+def phase(state: StaggerState) -> Phase:
+    """Return how far the ages are from the steady state.
+
+    Ages are put into about N / 4 groups of equal stationary share. N independent environments at steady state show a
+    total variation of about sqrt(G / (2 pi N)) in G groups; squares add.
+    """
+    state = learn(state)
+    xp, n = library(state.survival), state.ages.shape[0]
+    whole = state.ages.dtype
+    survival, size = state.survival, state.survival.shape[0]
+    places = xp.arange(size, dtype=whole, **beside(survival))
+    inside = places <= state.known
+    mean = xp.sum(xp.where(inside, survival, 0.0))
+    share = xp.where(inside, survival, 0.0) / _at_least(mean, _TINY)
+    most = min(max(n // 4, 2), _MOST_GROUPS)
+    groups = xp.where(state.known > most, most, _at_least(state.known, 1))
+    middle = xp.cumulative_sum(share) - share / 2
+    group = xp.astype(middle * groups, whole)
+    group = xp.where(group < groups, group, groups - 1)
+    group = xp.where(inside, group, most)  # older than any age known
+    ages = xp.where(state.ages < size, state.ages, size - 1)
+    found = count(xp.take(group, ages, axis=0), most + 1) / n
+    wanted = count(group, most + 1, share)
+    apart = 0.5 * xp.sum(xp.abs(found - wanted))
+    spread = (wanted * (1 - wanted) / n) ** 0.5
+    floor = 0.5 * math.sqrt(2 / math.pi) * xp.sum(spread)
+    scatter = 0.5 * math.sqrt(1 - 2 / math.pi) * xp.sum(spread**2) ** 0.5
+    return Phase(
+        distance=_at_least(apart**2 - floor**2, 0.0) ** 0.5,
+        noise=_at_least((floor + _RARE * scatter) ** 2 - floor**2, 0.0) ** 0.5,
+        average_episode_length=mean + at(survival, state.known + 1),
+        unresolved=at(survival, state.known + 1),
+        known=xp.sum(state.ends[-1, :]) > 0,
+    )
 
 
 def with_room(state: StaggerState, max_age: int) -> StaggerState:
-    """Return the state with room for ages up to `max_age`, at least doubled where there was less."""
+    """Return a numpy state with room for ages up to `max_age`, at least doubled where there was less."""
     more = max(max_age + 1, 2 * len(state.new_visits)) - len(state.new_visits)
     if max_age < len(state.new_visits):
         return state
@@ -301,20 +415,5 @@ def with_room(state: StaggerState, max_age: int) -> StaggerState:
     )
 
 
-def count(ages: NDArray[np.int64], size: int) -> Array:
-    """Return how many have each age 0, ..., size - 1; older ones count as the oldest."""
-    return np.bincount(np.minimum(ages, size - 1), minlength=size).astype(np.float64)
-
-
-def hashed(seed: int, time: int, size: int) -> NDArray[np.int64]:
-    """Return 32-bit pseudo-random numbers from (seed, time, 0), (seed, time, 1), ...
-
-    Xor-shifts and odd multipliers, kept to 32 bits, are the same in every array library, and what is drawn does not
-    depend on what was drawn before.
-    """
-    mask = 0xFFFFFFFF
-    start = ((seed & mask) + (time & mask) * 0x85EBCA6B) & mask
-    x = (np.arange(size, dtype=np.int64) * 0x9E3779B9 + start) & mask
-    for shift, factor in ((16, 0x21F0AAAD), (15, 0x735A2D97), (15, 1)):
-        x = ((x ^ (x >> shift)) * factor) & mask
-    return x
+def _at_least(values: Array, low: float) -> Array:
+    return library(values).where(values > low, values, low)

@@ -1,0 +1,130 @@
+"""One law for numpy, PyTorch and JAX: what the laws of this package need beyond the array API standard.
+
+The laws are written once, with the functions of the array API standard (`array_api_compat` has them for each library),
+and with the few below, which the standard does not have. Arrays stay where they are: nothing here copies an array to
+the host, except that PyTorch on a CPU looks at a condition, which costs nothing there and saves the work behind it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace, is_jax_namespace, is_torch_namespace
+from array_api_compat import numpy as array_numpy
+
+Array = Any
+"""An array of any of the libraries."""
+
+
+def library(array: Array) -> Any:
+    """Return the functions of the library that an array belongs to, under their names in the array API standard."""
+    return array_numpy if isinstance(array, np.ndarray | np.generic) else array_namespace(array)
+
+
+def number_types(xp: Any) -> tuple[Any, Any]:
+    """Return the types of real and of whole numbers: 64 bits, in JAX what it was configured for."""
+    if is_jax_namespace(xp):
+        kinds = xp.__array_namespace_info__().default_dtypes()
+        return kinds["real floating"], kinds["integral"]
+    return xp.float64, xp.int64
+
+
+def when(condition: Array, then: Callable[..., Any], otherwise: Callable[..., Any], *operands: Any) -> Any:
+    """Return `then(*operands)` if the condition holds, else `otherwise(*operands)`; results have the same structure.
+
+    numpy, and PyTorch on a CPU, branch; JAX has `lax.cond`; PyTorch on another device computes both and selects, since
+    looking at the condition would wait for the device.
+    """
+    if isinstance(condition, bool | np.bool_ | np.ndarray):
+        return then(*operands) if condition else otherwise(*operands)
+    xp = library(condition)
+    if is_jax_namespace(xp):
+        return sys.modules["jax"].lax.cond(condition, then, otherwise, *operands)
+    if condition.device.type == "cpu":
+        return then(*operands) if bool(condition) else otherwise(*operands)
+    return _selected(xp, condition, then(*operands), otherwise(*operands))
+
+
+def _selected(xp: Any, condition: Array, one: Any, other: Any) -> Any:
+    if isinstance(one, tuple):
+        found = [_selected(xp, condition, a, b) for a, b in zip(one, other, strict=True)]
+        return type(one)(*found) if hasattr(one, "_fields") else tuple(found)
+    return one if one is other else xp.where(condition, one, other)
+
+
+def count(places: Array, size: int, weights: Array | None = None) -> Array:
+    """Return how many are at each place 0, ..., size - 1, or the sum of their weights; places are within that range."""
+    xp = library(places)
+    real, _ = number_types(xp)
+    if xp is array_numpy:
+        return np.bincount(places, weights, minlength=size).astype(np.float64)
+    ones = xp.ones(places.shape, dtype=real) if weights is None else xp.astype(weights, real)
+    if is_torch_namespace(xp):
+        return ones.new_zeros(size).scatter_add_(0, places, ones)
+    return xp.zeros(size, dtype=real).at[places].add(ones)
+
+
+def scattered(places: Array, values: Array) -> Array:
+    """Return an array with values[i] at places[i]; places are a permutation."""
+    xp = library(values)
+    if is_jax_namespace(xp):
+        return xp.zeros_like(values).at[places].set(values)
+    found = xp.empty_like(values)
+    found[places] = values
+    return found
+
+
+def running_max(values: Array) -> Array:
+    """Return the largest of the first 1, 2, ... values."""
+    xp = library(values)
+    if xp is array_numpy:
+        return np.maximum.accumulate(values)
+    return values.cummax(0).values if is_torch_namespace(xp) else sys.modules["jax"].lax.cummax(values)
+
+
+def order(first: Array, second: Array) -> Array:
+    """Return the places of the values in rising order of `first`, and where these are equal of `second` (32 bits)."""
+    xp = library(first)
+    if is_torch_namespace(xp):
+        return xp.argsort(first * 2**32 + second)
+    lexsort = np.lexsort if xp is array_numpy else xp.lexsort
+    return lexsort((second, first))
+
+
+def at(values: Array, place: Array) -> Array:
+    """Return values[place] for a place that only the device knows."""
+    if isinstance(values, np.ndarray):
+        return values[place]
+    xp = library(values)
+    return xp.take(values, xp.reshape(place, (1,)), axis=0)[0]
+
+
+def seed_type(xp: Any) -> Any:
+    """Return the type of whole numbers that `hashed` computes in."""
+    return xp.uint32 if is_jax_namespace(xp) else xp.int64  # JAX may have no 64 bits
+
+
+def hashed(xp: Any, seed: Array, time: Array, size: int) -> Array:
+    """Return 32-bit pseudo-random numbers from (seed, time, 0), (seed, time, 1), ...
+
+    Xor-shifts and odd multipliers, kept to 32 bits, are the same in every array library, and what is drawn does not
+    depend on what was drawn before.
+    """
+    mask = 0xFFFFFFFF
+    wide = seed_type(xp)
+    number = xp.uint32 if is_jax_namespace(xp) else int
+    bits = number(mask)
+    start = xp.astype(seed, wide) + xp.astype(time, wide) * number(0x85EBCA6B)
+    x = (xp.arange(size, dtype=wide, **beside(seed)) * number(0x9E3779B9) + start) & bits
+    for shift, factor in ((16, 0x21F0AAAD), (15, 0x735A2D97), (15, 1)):
+        x = ((x ^ (x >> number(shift))) * number(factor)) & bits
+    return x
+
+
+def beside(array: Array) -> dict[str, Any]:
+    """Return the keyword that makes new arrays where this one is."""
+    device = getattr(array, "device", None)
+    return {"device": device} if type(array).__module__.startswith("torch") else {}
