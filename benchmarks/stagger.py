@@ -54,8 +54,13 @@ def distributions() -> dict[str, EpisodeLengths]:
     return families() | {name: as_lengths(found) for name, found in counts.items()}
 
 
-def live(lengths: EpisodeLengths, num_envs: int, steps: int, *, same_step: bool, change: Any = None) -> Any:
-    """Yield (time, ages, lengths of running episodes in the stream, controller)."""
+def live(
+    lengths: EpisodeLengths, num_envs: int, steps: int, *, same_step: bool, change: Any = None, running: bool = False
+) -> Any:
+    """Yield (time, ages, lengths of running episodes in the stream, controller).
+
+    `change` is a time and the lengths from then on: of new episodes, and if `running` of running ones, too.
+    """
     rng = np.random.default_rng(SEED)
 
     def draw(law: EpisodeLengths, count: int) -> Any:
@@ -66,6 +71,8 @@ def live(lengths: EpisodeLengths, num_envs: int, steps: int, *, same_step: bool,
     age, length = np.ones(num_envs, dtype=np.int64), draw(lengths, num_envs)
     restarting = np.zeros(num_envs, dtype=bool)
     for t in range(1, steps + 1):
+        if running and change is not None and t == change[0]:
+            length = np.maximum(draw(change[1], num_envs), age)
         yield t, age, length, controller
         law = lengths if change is None or t < change[0] else change[1]
         if same_step:
@@ -133,9 +140,13 @@ def run_few(results: dict[str, Any]) -> None:
 
 
 def run_change(results: dict[str, Any]) -> None:
-    """Lengths change once the ages are steady; running episodes keep their lengths."""
+    """Lengths change once the ages are steady, for new episodes or for running ones, too.
+
+    Beside the distance stands the smallest one that is possible from the ages at that moment for somebody who knows the
+    new lengths; where only new episodes change, also the smallest for somebody who has to see a new episode end first.
+    """
     known = families() | {f"fixed, {n}": EpisodeLengths.from_gymnasium([n]) for n in (20, 100, 500)}
-    rows = results.setdefault("change", {})
+    rows = results["change"] = {}
     for before, after in (
         ("fixed, 20", "fixed, 500"),
         ("fixed, 200", "fixed, 20"),
@@ -143,24 +154,37 @@ def run_change(results: dict[str, Any]) -> None:
         ("fixed, 100", "40 or 400"),
         ("normal, 200 +- 60", "fixed, 100"),
     ):
-        old, new = known[before], known[after]
-        stream = in_stream(new, True)
-        share = stream.survival[1:] / stream.mean
-        group, grouped = groups(stream)
-        at = int(5 * old.mean)
-        times = {at + int(c * stream.mean): c for c in (*TIMES, 3.0)}
-        row = {}
-        for t, ages, length, _ in live(old, COPIES, max(times) + 1, same_step=True, change=(at, new)):
-            if t == at:
-                first, left = ages.copy(), length.copy()
-            if t in times:
-                later = t - at
-                there = np.bincount((first + later)[left >= first + later], minlength=len(share) + 1) / COPIES
-                possible = np.maximum(share - there[1 : len(share) + 1], 0.0)[later:].sum()
-                row[f"{times[t]:g}"] = [round(float(x), 4) for x in (measure(ages, group, grouped)[0], possible)]
-        rows[f"{before} to {after}"] = row
-        print(before, after, row, flush=True)
-        save(results)
+        for running in (True, False):
+            rows[f"{before} to {after}, {'running ones, too' if running else 'new ones only'}"] = row = one_change(
+                known[before], known[after], running=running
+            )
+            print(before, after, running, row, flush=True)
+            save(results)
+
+
+def one_change(old: EpisodeLengths, new: EpisodeLengths, *, running: bool) -> dict[str, list[float]]:
+    stream = in_stream(new, True)
+    share = stream.survival[1:] / stream.mean
+    group, grouped = groups(stream)
+    at = int(5 * old.mean)
+    seen = at if running else at + int(np.flatnonzero(stream.probabilities)[0])  # when the first new episode may end
+    times = {at + int(c * stream.mean): c for c in (*TIMES, 3.0)}
+    row, moments = {}, {}
+    for t, ages, length, _ in live(old, COPIES, max(times) + 1, same_step=True, change=(at, new), running=running):
+        if t in (at, seen):
+            moments[t] = ages.copy(), length.copy()
+        if t in times:
+            found = [measure(ages, group, grouped)[0]]
+            for moment in (at, seen):
+                found.append(possible(share, *moments[moment], t - moment) if t >= moment else 1.0)
+            row[f"{times[t]:g}"] = [round(float(x), 4) for x in found]
+    return row
+
+
+def possible(share: Any, ages: Any, lengths: Any, later: int) -> float:
+    """Return the smallest distance that is possible so many steps after a moment, from the ages and lengths then."""
+    there = np.bincount((ages + later)[lengths >= ages + later], minlength=len(share) + 1) / len(ages)
+    return float(np.maximum(share - there[1 : len(share) + 1], 0.0)[later:].sum())
 
 
 def environments(name: str, num_envs: int) -> Any:
@@ -284,7 +308,10 @@ def page(results: dict[str, Any]) -> str:
             lines.append(f"| {name} | " + " | ".join(f"{row.get(str(n), '')}" for n in (8, 16, 64, 256, 4096)) + " |")
         lines.append("")
     for title, key in (
-        ("After lengths change (distance, and what is possible)", "change"),
+        (
+            "After lengths change (distance; possible for one who knows the new lengths; for one who has to see)",
+            "change",
+        ),
         ("Resets", "resets"),
         ("Stall", "stall"),
     ):

@@ -24,7 +24,7 @@ from steadyrl.live.stagger_law import StaggerState
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-_ROWS = 16  # steps that are written down before they are counted
+_NEVER = -(2**62)
 
 
 class StaggerController:
@@ -59,12 +59,15 @@ class StaggerController:
                 "episode) or False (the step after an end is the reset)"
             )
         self.same_step = bool(same_step)
-        self._rows = np.ones((_ROWS, self.num_envs), dtype=np.int64)  # ages reached in steps that are not counted yet
-        self._ended = np.zeros((_ROWS, self.num_envs), dtype=bool)
-        self._none = np.zeros(self.num_envs, dtype=bool)
-        self._oldest, self._filled = 1, 0
-        self._ages: NDArray[np.int64] = np.ones(self.num_envs, dtype=np.int64)
-        self._restarting: Flags = self._none
+        # While the law is quiet, steps are only written down: who ended in them, and later the ages that they reached.
+        self._ended = np.zeros((law.GLANCE, self.num_envs), dtype=bool)
+        self._rows = np.zeros((law.GLANCE, self.num_envs), dtype=np.int64)
+        self._numbers = np.arange(law.GLANCE)[:, None]
+        self._filled = self._followed = 0  # steps written down, and those of them through which ages were followed
+        self._lived: NDArray[np.int64] = np.zeros(self.num_envs, dtype=np.int64)  # ages less 1, after those followed
+        self._restarting: Flags = np.zeros(self.num_envs, dtype=bool)
+        self._nobody: Flags = np.zeros(self.num_envs, dtype=bool)
+        self._reset: Flags = self._nobody  # whose reset the last step followed was
         self.reset(seed=int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed)
 
     def reset(self, mask: Any = None, *, seed: int | list[int] | None = None) -> None:
@@ -77,19 +80,19 @@ class StaggerController:
         """
         if mask is not None:
             flags = self._flags(mask, "mask")
-            self._ages[flags] = 1
+            self._follow()
+            self._lived[flags] = 0
             self._restarting = self._restarting & ~flags
             return
         if seed is not None:
             one = check_seed(seed, StaggerError) if not isinstance(seed, list | tuple | np.ndarray) else _one_of(seed)
+            self._filled = self._followed = 0
             self._remember(law.init(self.num_envs, seed=one))
-            self._filled = 0
         self._count()
         self._remember(self._state._replace(active=np.bool_(True), carry=np.float64(0.0)))
-        self._ages = np.ones(self.num_envs, dtype=np.int64)
-        self._restarting = self._none
-        self._oldest = 1
-        self._any_restarting = False
+        self._lived = np.zeros(self.num_envs, dtype=np.int64)
+        self._restarting = np.zeros(self.num_envs, dtype=bool)
+        self._oldest = 0 if self.same_step else 1  # at most, among the ages reached in the last step
 
     def step(self, done: Any) -> Flags:
         """Take in one step of all environments; return whose episode to truncate in it.
@@ -102,81 +105,89 @@ class StaggerController:
             for one that is being reset in this step.
         """
         done = self._flags(done, "done")
-        ages = self._ages
-        if not self.same_step:
-            ages += 1
-            self._oldest += 1
-            if self._any_restarting:
-                if np.count_nonzero(done & self._restarting):
-                    raise StaggerError(
-                        f"environments {np.flatnonzero(done & self._restarting).tolist()} ended in the step of their "
-                        "reset; an episode has at least one action"
-                    )
-                np.putmask(ages, self._restarting, 1)
-        self._rows[self._filled] = ages
         self._ended[self._filled] = done
         self._filled += 1
-        ends = int(np.count_nonzero(done))
         self._new_steps += 1
-        self._since += ends
-        if self._oldest > self._known:  # it is an upper bound, and made exact where it matters
-            self._oldest = int(ages.max())
-        if self._looks():
-            cut = self._decide(done)
-            if np.count_nonzero(cut):
-                self._advance(done | cut, 1)
-                return cut
-        else:
-            cut = np.zeros(self.num_envs, dtype=bool)
-            if self._filled == _ROWS:
-                self._count()
-        self._advance(done, ends)
-        return cut
-
-    def _looks(self) -> bool:
-        """`law.looks`, with what it needs at hand."""
-        if self._active or self._new_steps >= law.LOOK or self._oldest > self._known:
-            return True
-        return bool(law.unusual(self._since, self._new_steps * self._end_rate))
-
-    def _decide(self, done: Flags) -> Flags:
-        cut: Flags
+        self._oldest += 1
+        self._new_ends += int(np.count_nonzero(done))
+        if not (
+            self._active
+            or self._new_steps >= self._wait
+            or self._new_steps % law.GLANCE == 0
+            or self._filled == law.GLANCE
+            or law.unusual(self._new_ends, self._new_steps, self._end_rate)
+            or (self._oldest > self._known and self._outgrown())  # `_oldest` is an upper bound
+        ):
+            return np.zeros_like(self._nobody)  # `law.looks` is False
+        self._follow()
+        ages, ended = self._rows[self._filled - 1] + 1, self._ended[self._filled - 1].copy()
         self._count()
-        state, cut = law.decide(self._state, self._ages, done, self._restarting, same_step=self.same_step)
+        if not (self._active or law.looks(self._state, ages)):
+            return np.zeros_like(self._nobody)
+        found: tuple[StaggerState, Flags]
+        found = law.decide(self._state, ages, ended, self._reset, same_step=self.same_step)
+        state, cut = found
         self._remember(state)
+        if self.same_step:
+            np.putmask(self._lived, cut, 0)
+        else:
+            self._restarting = self._restarting | cut
         return cut
+
+    def _outgrown(self) -> bool:
+        """`law.outgrown`; the oldest age is known exactly afterwards."""
+        self._follow()
+        ages = self._rows[self._filled - 1] + 1
+        self._oldest = int(ages.max())
+        return bool(law.outgrown(self._state, ages))
+
+    def _follow(self) -> None:
+        """Follow the ages through the steps that were written down."""
+        first, steps = self._followed, self._filled
+        if first == steps:
+            return
+        ended, rows = self._ended[first:steps], self._rows[first:steps]
+        # last[r] is the last step before r in which an environment ended; ages count the steps since then.
+        last = np.empty((steps - first + 1, self.num_envs), dtype=np.int64)
+        last[0] = -self._lived - 1 if self.same_step else np.where(self._restarting, -1, -self._lived - 2)
+        last[1:] = np.where(ended, self._numbers[: steps - first], _NEVER)
+        np.maximum.accumulate(last, axis=0, out=last)
+        np.subtract(self._numbers[: steps - first] - 1, last[:-1], out=rows)
+        self._followed = steps
+        if self.same_step:
+            self._lived = steps - first - 1 - last[-1]
+            return
+        if np.count_nonzero(ended & (rows == 0)):
+            at_reset = np.flatnonzero((ended & (rows == 0)).any(axis=0)).tolist()
+            raise StaggerError(
+                f"environments {at_reset} ended in the step of their reset; an episode has at least one action"
+            )
+        self._reset = rows[-1] == 0
+        self._lived, self._restarting = rows[-1].copy(), ended[-1].copy()
+
+    def _count(self) -> None:
+        """Count the steps that were written down, and make room for the ages seen."""
+        steps = self._filled
+        self._follow()
+        ages, ended = self._rows[:steps] + 1, self._ended[:steps]
+        self._filled = self._followed = 0
+        state = law.with_room(self._state, int(ages.max(initial=1)) + 2)
+        size, at = len(state.new_visits), ages[ended]
+        self._remember(
+            state._replace(
+                new_visits=state.new_visits + count(ages.ravel(), size),
+                new_ends=state.new_ends + count(at, size),
+                new_steps=np.int64(self._new_steps),
+                time=state.time + steps,
+                natural_ends=state.natural_ends + len(at),
+            )
+        )
 
     def _remember(self, state: StaggerState) -> None:
         """Keep a state, and what every step needs of it at hand."""
-        self._state = state
-        self._new_steps, self._since = int(state.new_steps), int(state.since)
-        self._active, self._known, self._end_rate = bool(state.active), int(state.known), float(law.end_rate(state))
-
-    def _advance(self, over: Flags, ends: int) -> None:
-        if not self.same_step:
-            self._restarting = over.copy() if ends else self._none
-            self._any_restarting = bool(ends)
-            return
-        self._ages += 1
-        self._oldest += 1
-        if ends:
-            self._ages[over] = 1
-
-    def _count(self) -> None:
-        """Count what was written down, and make room for the ages seen."""
-        rows, ended = self._rows[: self._filled], self._ended[: self._filled]
-        state = law.with_room(self._state, self._oldest + 2)
-        size = len(state.new_visits)
-        at = rows[ended]
-        self._state = state._replace(
-            new_visits=state.new_visits + count(rows.ravel(), size),
-            new_ends=state.new_ends + count(at, size),
-            new_steps=np.int64(self._new_steps),
-            since=np.int64(self._since),
-            time=state.time + self._filled,
-            natural_ends=state.natural_ends + len(at),
-        )
-        self._filled = 0
+        self._state, self._active = state, bool(state.active)
+        self._new_steps, self._new_ends = int(state.new_steps), int(state.new_ends.sum())
+        self._known, self._wait, self._end_rate = int(state.known), int(state.wait), float(state.end_rate)
 
     def _flags(self, flags: Any, name: str) -> Flags:
         if isinstance(flags, np.ndarray) and flags.dtype == np.bool_ and flags.shape == (self.num_envs,):
@@ -193,12 +204,14 @@ class StaggerController:
     @property
     def ages(self) -> NDArray[np.int64]:
         """The age of the state that each environment is in: 1 after a reset."""
-        ages: NDArray[np.int64] = self._ages.copy()
+        self._follow()
+        ages: NDArray[np.int64] = self._lived + 1
         return ages
 
     @property
     def restarting(self) -> Flags:
         """Which environments are reset by their next step (NEXT_STEP only)."""
+        self._follow()
         restarting: Flags = self._restarting.copy()
         return restarting
 
@@ -236,7 +249,7 @@ class StaggerController:
         """How far the ages of this moment are from the steady state, as far as lengths are known."""
         self._count()
         state = self._state
-        found = law.phase(state._replace(ages=self._ages))
+        found = law.phase(state._replace(ages=self._lived + 1))
         steps, ends = int(state.time) * self.num_envs, int(state.natural_ends)
         distance, noise, unresolved = float(found.distance), float(found.noise), float(found.unresolved)
         if not found.known:
@@ -250,7 +263,7 @@ class StaggerController:
         """Return all that a controller made anew needs to go on from here (`restore`), as arrays."""
         self._count()
         found = {name: np.asarray(value) for name, value in self._state._asdict().items()}
-        return found | {"ages": self._ages.copy(), "restarting": self._restarting.copy()}
+        return found | {"ages": self._lived + 1, "restarting": self._restarting.copy()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned.
@@ -266,11 +279,10 @@ class StaggerController:
             )
         like = law.init(self.num_envs)._asdict()
         self._remember(StaggerState(**{name: np.array(state[name], dtype=like[name].dtype) for name in like}))
-        self._ages = np.array(state["ages"], dtype=np.int64)
+        self._lived = np.array(state["ages"], dtype=np.int64) - 1
         self._restarting = np.array(state["restarting"], dtype=bool)
-        self._any_restarting = bool(self._restarting.any())
-        self._oldest = int(self._ages.max())
-        self._filled = 0
+        self._oldest = int(self._lived.max()) + (0 if self.same_step else 1)
+        self._filled = self._followed = 0
 
 
 def _one_of(seeds: Any) -> int:

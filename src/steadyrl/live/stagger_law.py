@@ -9,16 +9,16 @@ As feedback, which also serves a policy that learns: with K the oldest age prese
 step. Natural ends supply most of them; what they do not supply is truncated where ages are most overfull against
 S(k) / Z(K). The law has three parts.
 
-*Survival* S is the Kaplan-Meier estimate from the environments' own visits and ends at each age, with three memories:
-the last 8 and 64 visits to an age, and 8 mean episode lengths. Where the shorter memory contradicts the rest of the
-longer one (5 standard errors at one age, 4.5 over all ages up to one), the longer one is replaced: an unchanged policy
+*Survival* S is the Kaplan-Meier estimate from the environments' own visits and ends at each age, with four memories:
+the last 3, 12 and 48 visits to an age, and 8 mean episode lengths. Where a shorter memory contradicts the rest of the
+longest (a log likelihood ratio above 6, at one age or over all ages up to one), it takes its place: an unchanged policy
 has a long memory, and a changed one shows within a few episodes.
 
 *When.* The law is active while the longest known age is still survived by more than half an environment, or when the
-ages are further from the steady state than chance explains: by 2 / sqrt(N) in the distribution function, which N
-independent environments exceed about once in a thousand looks. It is quiet again below 1.2 / sqrt(N). While it is quiet
-nobody is truncated, and it looks every 64 steps, or at once if an age is new, or if unusually many or few episodes have
-ended since the last look.
+ages are further from the steady state than chance explains: by 1.8 / sqrt(N) in the distribution function, which N
+independent environments exceed three times in a thousand looks. It is quiet again below 1.2 / sqrt(N). While it is
+quiet nobody is truncated, and it looks after 8, 16, ..., 512 steps, or at once if two environments are older than any
+age known, if unusually many or few episodes have ended since the last look, or if they ended at unusual ages.
 
 *Who.* Environments are truncated in whole numbers, the fraction is carried over. With the candidates in order of age,
 let D(i) be how many of the first i are too many against the target. The non-decreasing function that is closest to D
@@ -35,10 +35,10 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from array_api_compat import numpy as array_numpy
 
 from steadyrl.live.array_library import (
     Array,
+    array_numpy,
     at,
     beside,
     count,
@@ -52,14 +52,16 @@ from steadyrl.live.array_library import (
     when,
 )
 
-LOOK = 64
-"""Steps between two looks while the law is quiet."""
-_PER_VISIT = (math.log1p(-1 / 8), math.log1p(-1 / 64))  # memories in visits to an age: what one visit makes forgotten
+LOOK = 8, 512
+"""Steps between two looks while the law is quiet: at first, or after something unusual, and at most; it doubles."""
+GLANCE = 64
+"""Steps between two glances at the ages of episodes that ended, while the law is quiet."""
+_MEMORIES = (3.0, 12.0, 48.0)  # the shorter memories, in visits to an age
 _EPISODES = 8.0  # the longest memory, in mean episode lengths
-_AT_ONE_AGE, _UP_TO_AN_AGE = 5.0, 4.5  # standard errors that contradict a longer memory
-_KEPT = 4.0  # visits that a contradicted memory keeps of the shorter one
-_ALARM, _CALM = 2.0, 1.2  # distances in units of 1 / sqrt(N)
+_AT_ONE_AGE, _UP_TO_AN_AGE = 6.0, 6.0  # logarithms of the likelihood ratio that contradict the longest memory
+_ALARM, _CALM = 1.8, 1.2  # distances in units of 1 / sqrt(N)
 _SURGE = 5.0  # standard deviations of the number of ends since the last look
+_SELDOM = 0.25  # hazards below this share of the mean one make an end a surprise
 _FAINT = 0.5  # visits below which memories are not compared
 _KNOWN = 0.01  # visits below which an age is not known: one visit lasts for some 37 mean episode lengths
 _RARE = 3.09  # standard errors that a normal variable exceeds once in a thousand
@@ -81,17 +83,24 @@ class StaggerState(NamedTuple):
     """[max_age + 1]: natural ends at each age since the last look."""
     new_steps: Array
     """Steps since the last look."""
-    since: Array
-    """Natural ends since the last look."""
     visits: Array
-    """[3, max_age + 1]: visits in the three memories, the shortest first."""
+    """[4, max_age + 1]: visits in the memories, the shortest first."""
     ends: Array
-    """[3, max_age + 1]: natural ends in the three memories."""
+    """[4, max_age + 1]: natural ends in the memories."""
     survival: Array
     """[max_age + 2]: S(k) as of the last look; 0 beyond the longest known age + 1."""
     known: Array
     """The longest known age."""
+    seldom: Array
+    """[max_age + 1]: ages at which episodes hardly ever end; an end at one of them is a surprise."""
+    end_rate: Array
+    """Natural ends that are expected in a step."""
+    surprise_rate: Array
+    """Surprises that are expected in a step."""
+    wait: Array
+    """Steps from the last look to the next one, if nothing unusual happens before."""
     active: Array
+    """Whether environments are being truncated."""
     carry: Array
     """Beginnings of episodes that are still owed, as a fraction of one."""
     distance: Array
@@ -128,11 +137,14 @@ def init(num_envs: int, max_age: int = 64, *, seed: Any = 0, xp: Any = array_num
         new_visits=zeros(max_age + 1),
         new_ends=zeros(max_age + 1),
         new_steps=number(0, whole),
-        since=number(0, whole),
-        visits=zeros(3, max_age + 1),
-        ends=zeros(3, max_age + 1),
+        visits=zeros(len(_MEMORIES) + 1, max_age + 1),
+        ends=zeros(len(_MEMORIES) + 1, max_age + 1),
         survival=xp.concat([number([0.0, 1.0], real), zeros(max_age)]),
         known=number(0, whole),
+        seldom=xp.zeros(max_age + 1, dtype=xp.bool, **place),
+        end_rate=number(float(num_envs), real),
+        surprise_rate=number(0.0, real),
+        wait=number(LOOK[0], whole),
         active=number(True, xp.bool),
         carry=number(0.0, real),
         distance=number(0.0, real),
@@ -160,7 +172,6 @@ def step(state: StaggerState, done: Array, *, same_step: bool) -> tuple[StaggerS
         new_visits=state.new_visits + count(places, size),
         new_ends=state.new_ends + count(places, size, done),
         new_steps=state.new_steps + 1,
-        since=state.since + ends,
         time=state.time + 1,
         natural_ends=state.natural_ends + ends,
     )
@@ -171,7 +182,7 @@ def step(state: StaggerState, done: Array, *, same_step: bool) -> tuple[StaggerS
     def wait(state: StaggerState, ages: Array, done: Array) -> tuple[StaggerState, Array]:
         return state, xp.zeros_like(done)
 
-    state, cut = when(looks(state, xp.max(ages)), look, wait, state, ages, done)
+    state, cut = when(state.active | looks(state, ages), look, wait, state, ages, done)
     return advance(state, ages, done, cut, same_step), cut
 
 
@@ -190,20 +201,33 @@ def advance(state: StaggerState, ages: Array, done: Array, cut: Array, same_step
     return state._replace(ages=ages, restarting=over)
 
 
-def looks(state: StaggerState, oldest: Array) -> Array:
-    """Return whether this step is one in which ages are compared with their target."""
-    many = unusual(state.since, state.new_steps * end_rate(state))
-    return state.active | (state.new_steps >= LOOK) | (oldest > state.known) | many
+def looks(state: StaggerState, ages: Array) -> Array:
+    """Return whether to compare the ages with their target in this step, though the law is quiet.
+
+    Args:
+        state: the law's state, this step's visits and ends included.
+        ages: [N], at which episodes end or go on in this step.
+    """
+    steps = state.new_steps
+    due = (steps >= state.wait) | ((steps % GLANCE == 0) & surprising(state))
+    return due | outgrown(state, ages) | unusual(library(ages).sum(state.new_ends), steps, state.end_rate)
 
 
-def unusual(ends: Array, expected: Array) -> Array:
-    """Return whether there were more or fewer ends than chance explains."""
-    return abs(ends - expected) > _SURGE * expected**0.5 + 2 + _ROOM
+def outgrown(state: StaggerState, ages: Array) -> Array:
+    """Return whether two environments or more are older than any age known."""
+    xp = library(ages)
+    return xp.sum(xp.astype(ages > state.known, ages.dtype)) >= min(ages.shape[0], 2)
 
 
-def end_rate(state: StaggerState) -> Array:
-    """Return the expected number of natural ends in a step."""
-    return state.ages.shape[0] / _at_least(library(state.survival).sum(state.survival), 1.0)
+def unusual(ends: Array, steps: Array, rate: Array) -> Array:
+    """Return whether chance does not explain how many episodes have ended since the last look."""
+    return abs(ends - steps * rate) > _SURGE * (steps * rate) ** 0.5 + 2 + _ROOM
+
+
+def surprising(state: StaggerState) -> Array:
+    """Return whether chance does not explain how many have ended at ages at which episodes hardly ever end."""
+    xp, usual = library(state.new_ends), state.new_steps * state.surprise_rate
+    return xp.sum(xp.where(state.seldom, state.new_ends, 0.0)) > usual + _SURGE * usual**0.5 + 2 + _ROOM
 
 
 def decide(
@@ -219,6 +243,8 @@ def decide(
         same_step: whether a reset takes no step of its own.
     """
     xp, n = library(done), done.shape[0]
+    early = state.active | (state.new_steps < state.wait)
+    wait = xp.where(early, LOOK[0], xp.where(state.wait < LOOK[1], 2 * state.wait, LOOK[1]))
     state = learn(state)
     total = xp.cumulative_sum(state.survival)
     oldest = total.shape[0] - 1
@@ -247,6 +273,7 @@ def decide(
 
     cut = when(number > 0, some, nobody, state, following, candidates, number)
     state = state._replace(
+        wait=wait,
         active=active,
         carry=xp.where(active, owed - number, 0.0),
         distance=distance,
@@ -256,11 +283,11 @@ def decide(
 
 
 def learn(state: StaggerState) -> StaggerState:
-    """Fold what was seen since the last look into the three memories, and compute survival from the longest."""
+    """Fold what was seen since the last look into the memories, and compute survival from the longest."""
     xp, new = library(state.survival), state.new_visits
     mean = _at_least(xp.sum(state.survival), 1.0)
     by_time = xp.exp(-state.new_steps / (_EPISODES * mean))
-    keep = xp.stack([xp.exp(_PER_VISIT[0] * new), xp.exp(_PER_VISIT[1] * new), xp.zeros_like(new) + by_time])
+    keep = xp.stack([*(xp.exp(-new / size) for size in _MEMORIES), xp.zeros_like(new) + by_time])
     visits, ends = _believed(state.visits * keep + new, state.ends * keep + state.new_ends)
     seen, ended = visits[-1, :], ends[-1, :]
     places = xp.arange(new.shape[0] + 1, dtype=state.known.dtype, **beside(new))
@@ -268,58 +295,72 @@ def learn(state: StaggerState) -> StaggerState:
     hazard = ended / _at_least(seen, _TINY)
     lived = xp.where(hazard < 1.0, 1 - hazard, 0.0)[1:]
     survival = xp.concat([state.survival[:1] * 0, state.survival[:1] * 0 + 1, xp.cumulative_prod(lived)])
+    survival = xp.where(places <= known + 1, survival, 0.0)
+    mean = _at_least(xp.sum(survival), 1.0)
+    seldom = (ended + 0.5) * mean < _SELDOM * seen  # half an end more: few visits prove nothing
+    rate = state.ages.shape[0] / mean
     return state._replace(
         new_visits=xp.zeros_like(new),
         new_ends=xp.zeros_like(new),
         new_steps=xp.zeros_like(state.new_steps),
-        since=xp.zeros_like(state.since),
         visits=visits,
         ends=ends,
-        survival=xp.where(places <= known + 1, survival, 0.0),
+        survival=survival,
         known=known,
+        seldom=seldom,
+        end_rate=rate,
+        surprise_rate=rate * xp.sum(xp.where(seldom, hazard * survival[:-1], 0.0)),
     )
 
 
 def _believed(visits: Array, ends: Array) -> tuple[Array, Array]:
-    """Return the memories, each replaced where the next shorter one contradicts the rest of it."""
-    replaced, _ = _contradicted(visits[:-1, :], ends[:-1, :], visits[1:, :], ends[1:, :])
-    found: tuple[Array, Array] = when(library(visits).any(replaced), _replaced, lambda *same: same, visits, ends)
+    """Return the memories, the longest one replaced where a shorter one contradicts the rest of it.
+
+    The evidence is the logarithm of a likelihood ratio: at one age, of two hazards (the shorter memory's, and that of
+    the rest) against a single one; over all ages up to one, of the number of ends against the number expected.
+    """
+    xp = library(visits)
+    all_visits, all_ends, some, ended = visits[-1:, :], ends[-1:, :], visits[:-1, :], ends[:-1, :]
+    rest, rest_ended = _at_least(all_visits - some, 0.0), _at_least(all_ends - ended, 0.0)
+    hazard = all_ends / _at_least(all_visits, _TINY)
+    here = _likelihood(some, ended, hazard) + _likelihood(rest, rest_ended, hazard)
+    known = rest > _FAINT
+    total = xp.cumulative_sum(xp.where(known, ended, 0.0), axis=1)
+    expected = xp.cumulative_sum(xp.where(known, some * hazard, 0.0), axis=1)
+    so_far = xp.max(_times_log(total, expected) - total + expected, axis=1)
+    evidence = _at_least(xp.where(known, here / _AT_ONE_AGE, 0.0), 0.0)
+    overall = (so_far / _UP_TO_AN_AGE)[:, None]
+    evidence = xp.where((evidence > overall) | (some == 0), evidence, overall)
+    contradicted = xp.max(evidence, axis=0) > 1 + _ROOM
+    found: tuple[Array, Array] = when(
+        xp.any(contradicted), _replaced, lambda visits, ends, *_: (visits, ends), visits, ends, evidence, contradicted
+    )
     return found
 
 
-def _replaced(visits: Array, ends: Array) -> tuple[Array, Array]:
-    """Replace upwards: the middle memory first, then the longest, by what the middle one is by then."""
-    xp = library(visits)
-    found = [(visits[:1, :], ends[:1, :])]
-    for j in (1, 2):
-        longer = visits[j : j + 1, :], ends[j : j + 1, :]
-        where, weight = _contradicted(*found[-1], *longer, first=j - 1)
-        found.append(tuple(xp.where(where, weight * a, b) for a, b in zip(found[-1], longer, strict=True)))
-    return xp.concat([row[0] for row in found]), xp.concat([row[1] for row in found])
+def _replaced(visits: Array, ends: Array, evidence: Array, contradicted: Array) -> tuple[Array, Array]:
+    """Replace, at each age, all memories that are longer than the one with most evidence by that one."""
+    xp, count = library(visits), visits.shape[0]
+    believed = contradicted & (evidence >= xp.max(evidence, axis=0))
+    rows, ended = [visits[j, :] for j in range(count)], [ends[j, :] for j in range(count)]
+    for j in range(count - 1):
+        for longer in range(j + 1, count):
+            rows[longer] = xp.where(believed[j, :], rows[j], rows[longer])
+            ended[longer] = xp.where(believed[j, :], ended[j], ended[longer])
+    return xp.stack(rows), xp.stack(ended)
 
 
-def _contradicted(
-    short_visits: Array, short_ends: Array, long_visits: Array, long_ends: Array, first: int = 0
-) -> tuple[Array, Array]:
-    """Return where a longer memory (rows from `first` on) is contradicted, and the weight of what takes its place."""
-    xp = library(short_visits)
-    rest = long_visits - short_visits
-    comparable = rest > _FAINT
-    known = xp.where(comparable, rest, _FAINT)
-    compared = xp.where(comparable, short_visits, 0.0)
-    hazard = _at_least(long_ends - short_ends, 0.0) / known
-    hazard = xp.where(hazard < 1.0, hazard, 1.0)
-    expected = compared * hazard
-    variance = expected * (1 - hazard) * (1 + compared / known)
-    excess = xp.where(comparable, short_ends, 0.0) - expected
-    here = xp.abs(excess) > _AT_ONE_AGE * (variance + 1) ** 0.5 + _ROOM
-    total, spread = xp.cumulative_sum(excess, axis=1), xp.cumulative_sum(variance, axis=1)
-    beyond = xp.any(xp.abs(total) > _UP_TO_AN_AGE * (spread + 1) ** 0.5 + _ROOM, axis=1)
-    # The shortest memory has too few visits to an age to judge all of them together.
-    judges = xp.arange(first, first + beyond.shape[0], **beside(rest)) > 0
-    replaced = (here | (beyond & judges)[:, None]) & (short_visits > 0)
-    weight = xp.where(here & (short_visits > _KEPT), _KEPT / _at_least(short_visits, _TINY), 1.0)
-    return replaced, weight
+def _likelihood(visits: Array, ends: Array, hazard: Array) -> Array:
+    """Return by how much the hazard of these visits explains their ends better than another one does."""
+    survived = visits - ends
+    return _times_log(ends, visits * hazard) + _times_log(survived, visits * (1 - hazard))
+
+
+def _times_log(found: Array, expected: Array) -> Array:
+    """Return found * log(found / expected), which is 0 where nothing was found."""
+    xp = library(found)
+    some = found > 1e-9
+    return xp.where(some, found * xp.log(xp.where(some, found, 1.0) / _at_least(expected, _TINY)), 0.0)
 
 
 def choose(state: StaggerState, following: Array, candidates: Array, number: Array, *, youngest: int) -> Array:
@@ -409,6 +450,7 @@ def with_room(state: StaggerState, max_age: int) -> StaggerState:
     return state._replace(
         new_visits=np.pad(state.new_visits, (0, more)),
         new_ends=np.pad(state.new_ends, (0, more)),
+        seldom=np.pad(state.seldom, (0, more)),
         visits=np.pad(state.visits, ((0, 0), (0, more))),
         ends=np.pad(state.ends, ((0, 0), (0, more))),
         survival=np.pad(state.survival, (0, more)),

@@ -31,7 +31,12 @@ class NamingLostCopies:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if not isinstance(error, Exception) or isinstance(error, WrapperError):
+        if isinstance(error, Exception):
+            self.name(error)
+
+    def name(self, error: Exception) -> None:
+        """Raise an error that names the environment that failed, if this error is that of an environment."""
+        if isinstance(error, WrapperError):
             return
         envs = self._envs.unwrapped
         lost = _lost_workers(envs, error) if hasattr(envs, "processes") else _raised_in(envs, error)

@@ -102,7 +102,7 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
         for monitor in self._monitors:
             if isinstance(monitor, PhaseMonitor):
                 monitor.cured_by(self)
-        self._ready = False  # whether there was a reset
+        self._unready = True  # until the first reset
         self._over = np.zeros(self.num_envs, dtype=bool)  # ended or cut in the last step, and not reset yet
         self._cut: Any = None  # those of them that were cut and are to be reset by us (NEXT_STEP)
 
@@ -151,7 +151,7 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
         if seeds is not None and mask is None:
             own = seeds if isinstance(seeds, int) else [s or 0 for s in seeds]
             own = own if self._seed is None else self._seed
-        self._ready = True
+        self._unready = False
         self._staggering.reset(mask, seed=own)
         kept = np.zeros(self.num_envs, dtype=bool) if mask is None else ~mask
         self._over = self._over & kept
@@ -161,30 +161,41 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments, and cut the episodes whose time has come."""
-        self._check_ready()
-        with self._naming:
-            ended, self._cut = self._cut, None
-            if ended is not None and self._resets.by_flag:
-                self._resets.mark(ended)
-            observations, rewards, terminated, truncated, infos = self.env.step(actions)
-            if ended is not None:  # NEXT_STEP: this step is their reset
-                observations, infos = self._restarted(observations, infos, ended)
-                rewards, terminated, truncated = (
-                    np.where(ended, 0, x).astype(x.dtype) for x in (rewards, terminated, truncated)
-                )
-            done = np.asarray(terminated | truncated)
-            if self._mode == AutoresetMode.NEXT_STEP and np.count_nonzero(done & self._over):
+        if self._unready or self._mode is AutoresetMode.DISABLED:
+            self._check_ready()
+        try:
+            if self._cut is None:
+                observations, rewards, terminated, truncated, infos = self.env.step(actions)
+            else:
+                observations, rewards, terminated, truncated, infos = self._step_after_cuts(actions)
+            done = terminated | truncated
+            if self._mode is AutoresetMode.NEXT_STEP and np.count_nonzero(done & self._over):
                 self._complain(done)
             cut = self._staggering.step(done)
-            self._over = done
-            if np.count_nonzero(cut):
-                truncated = truncated | cut
-                self._over = done | cut
-                observations, infos = self._end(observations, infos, cut)
+            if not np.count_nonzero(cut):
+                self._over = done
+                return observations, rewards, terminated, truncated, infos
+            self._over = done | cut
+            observations, infos = self._end(observations, infos, cut)
+            return observations, rewards, terminated, truncated | cut, infos
+        except Exception as error:  # a context manager would cost more, at every step
+            self._naming.name(error)
+            raise
+
+    def _step_after_cuts(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step all environments; for those that were cut in the step before, this step is their reset (NEXT_STEP)."""
+        ended, self._cut = self._cut, None
+        if self._resets.by_flag:
+            self._resets.mark(ended)
+        observations, rewards, terminated, truncated, infos = self.env.step(actions)
+        observations, infos = self._restarted(observations, infos, ended)
+        rewards, terminated, truncated = (
+            np.where(ended, 0, x).astype(x.dtype) for x in (rewards, terminated, truncated)
+        )
         return observations, rewards, terminated, truncated, infos
 
     def _check_ready(self) -> None:
-        if not self._ready:
+        if self._unready:
             raise WrapperError("step was called before the first reset; call reset first: envs.reset(seed=...)")
         if self._mode == AutoresetMode.DISABLED and np.count_nonzero(self._over):
             raise WrapperError(
