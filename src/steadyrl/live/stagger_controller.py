@@ -109,13 +109,13 @@ class StaggerController:
         self._filled += 1
         self._new_steps += 1
         self._oldest += 1
-        self._new_ends += int(np.count_nonzero(done))
+        self._pace = law.follow_pace(self._pace, np.count_nonzero(done))
         if not (
             self._active
             or self._new_steps >= self._wait
             or self._new_steps % law.GLANCE == 0
             or self._filled == law.GLANCE
-            or law.unusual(self._new_ends, self._new_steps, self._end_rate)
+            or law.unusual(self._pace, self._end_rate)
             or (self._oldest > self._known and self._outgrown())  # `_oldest` is an upper bound
         ):
             return np.zeros_like(self._nobody)  # `law.looks` is False
@@ -178,6 +178,7 @@ class StaggerController:
                 new_visits=state.new_visits + count(ages.ravel(), size),
                 new_ends=state.new_ends + count(at, size),
                 new_steps=np.int64(self._new_steps),
+                pace=np.float64(self._pace),
                 time=state.time + steps,
                 natural_ends=state.natural_ends + len(at),
             )
@@ -186,7 +187,7 @@ class StaggerController:
     def _remember(self, state: StaggerState) -> None:
         """Keep a state, and what every step needs of it at hand."""
         self._state, self._active = state, bool(state.active)
-        self._new_steps, self._new_ends = int(state.new_steps), int(state.new_ends.sum())
+        self._new_steps, self._pace = int(state.new_steps), float(state.pace)
         self._known, self._wait, self._end_rate = int(state.known), int(state.wait), float(state.end_rate)
 
     def _flags(self, flags: Any, name: str) -> Flags:

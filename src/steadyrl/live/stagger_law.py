@@ -18,7 +18,7 @@ has a long memory, and a changed one shows within a few episodes.
 ages are further from the steady state than chance explains: by 1.8 / sqrt(N) in the distribution function, which N
 independent environments exceed three times in a thousand looks. It is quiet again below 1.2 / sqrt(N). While it is
 quiet nobody is truncated, and it looks after 8, 16, ..., 512 steps, or at once if two environments are older than any
-age known, if unusually many or few episodes have ended since the last look, or if they ended at unusual ages.
+age known, if unusually many or few episodes end, or if they end at unusual ages.
 
 *Who.* Environments are truncated in whole numbers, the fraction is carried over. With the candidates in order of age,
 let D(i) be how many of the first i are too many against the target. The non-decreasing function that is closest to D
@@ -60,7 +60,8 @@ _MEMORIES = (3.0, 12.0, 48.0)  # the shorter memories, in visits to an age
 _EPISODES = 8.0  # the longest memory, in mean episode lengths
 _AT_ONE_AGE, _UP_TO_AN_AGE = 6.0, 6.0  # logarithms of the likelihood ratio that contradict the longest memory
 _ALARM, _CALM = 1.8, 1.2  # distances in units of 1 / sqrt(N)
-_SURGE = 5.0  # standard deviations of the number of ends since the last look
+_PACE = 8.0  # steps over which the number of ends is averaged
+_SURGE = 5.0  # standard deviations of numbers of ends
 _SELDOM = 0.25  # hazards below this share of the mean one make an end a surprise
 _FAINT = 0.5  # visits below which memories are not compared
 _KNOWN = 0.01  # visits below which an age is not known: one visit lasts for some 37 mean episode lengths
@@ -83,6 +84,8 @@ class StaggerState(NamedTuple):
     """[max_age + 1]: natural ends at each age since the last look."""
     new_steps: Array
     """Steps since the last look."""
+    pace: Array
+    """Running mean of natural ends per step."""
     visits: Array
     """[4, max_age + 1]: visits in the memories, the shortest first."""
     ends: Array
@@ -137,6 +140,7 @@ def init(num_envs: int, max_age: int = 64, *, seed: Any = 0, xp: Any = array_num
         new_visits=zeros(max_age + 1),
         new_ends=zeros(max_age + 1),
         new_steps=number(0, whole),
+        pace=number(0.0, real),
         visits=zeros(len(_MEMORIES) + 1, max_age + 1),
         ends=zeros(len(_MEMORIES) + 1, max_age + 1),
         survival=xp.concat([number([0.0, 1.0], real), zeros(max_age)]),
@@ -172,6 +176,7 @@ def step(state: StaggerState, done: Array, *, same_step: bool) -> tuple[StaggerS
         new_visits=state.new_visits + count(places, size),
         new_ends=state.new_ends + count(places, size, done),
         new_steps=state.new_steps + 1,
+        pace=follow_pace(state.pace, ends),
         time=state.time + 1,
         natural_ends=state.natural_ends + ends,
     )
@@ -210,7 +215,7 @@ def looks(state: StaggerState, ages: Array) -> Array:
     """
     steps = state.new_steps
     due = (steps >= state.wait) | ((steps % GLANCE == 0) & surprising(state))
-    return due | outgrown(state, ages) | unusual(library(ages).sum(state.new_ends), steps, state.end_rate)
+    return due | outgrown(state, ages) | unusual(state.pace, state.end_rate)
 
 
 def outgrown(state: StaggerState, ages: Array) -> Array:
@@ -219,9 +224,14 @@ def outgrown(state: StaggerState, ages: Array) -> Array:
     return xp.sum(xp.astype(ages > state.known, ages.dtype)) >= min(ages.shape[0], 2)
 
 
-def unusual(ends: Array, steps: Array, rate: Array) -> Array:
-    """Return whether chance does not explain how many episodes have ended since the last look."""
-    return abs(ends - steps * rate) > _SURGE * (steps * rate) ** 0.5 + 2 + _ROOM
+def follow_pace(pace: Array, ends: Array) -> Array:
+    """Return the running mean of natural ends per step, this step's included."""
+    return pace + (ends - pace) / _PACE
+
+
+def unusual(pace: Array, rate: Array) -> Array:
+    """Return whether chance does not explain how many episodes have ended in recent steps."""
+    return abs(pace - rate) > _SURGE * (rate / (2 * _PACE - 1)) ** 0.5 + 2 / _PACE + _ROOM
 
 
 def surprising(state: StaggerState) -> Array:
@@ -287,7 +297,8 @@ def learn(state: StaggerState) -> StaggerState:
     xp, new = library(state.survival), state.new_visits
     mean = _at_least(xp.sum(state.survival), 1.0)
     by_time = xp.exp(-state.new_steps / (_EPISODES * mean))
-    keep = xp.stack([*(xp.exp(-new / size) for size in _MEMORIES), xp.zeros_like(new) + by_time])
+    kept = [xp.where(new < size, xp.exp(-new / size), 0.0) for size in _MEMORIES]  # enough new visits are enough
+    keep = xp.stack([*kept, xp.zeros_like(new) + by_time])
     visits, ends = _believed(state.visits * keep + new, state.ends * keep + state.new_ends)
     seen, ended = visits[-1, :], ends[-1, :]
     places = xp.arange(new.shape[0] + 1, dtype=state.known.dtype, **beside(new))
