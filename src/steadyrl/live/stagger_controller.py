@@ -67,6 +67,7 @@ class StaggerController:
         self._lived: NDArray[np.int64] = np.zeros(self.num_envs, dtype=np.int64)  # ages less 1, after those followed
         self._restarting: Flags = np.zeros(self.num_envs, dtype=bool)
         self._nobody: Flags = np.zeros(self.num_envs, dtype=bool)
+        self._pace, self._end_rate, self._known, self._wait = 0.0, 0.0, 0, 0  # of the state (`_remember`)
         self._reset: Flags = self._nobody  # whose reset the last step followed was
         self.reset(seed=int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed)
 
