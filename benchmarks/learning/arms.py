@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
-from steadyrl import EpisodeLengths, StaggerController, collect_episodes, design_delays
-from steadyrl.integrations.sb3 import SteadyVecEnv
+from steadyrl import EpisodeLengths, StaggerController, design_delays
+from steadyrl.integrations.sb3 import EnvPoolVecEnv, SteadyVecEnv
 
 Flags = NDArray[np.bool_]
 
@@ -63,8 +63,22 @@ def anytime(env: VecEnv, *, seed: int, horizon: int, n_steps: int, task: str) ->
 
 def designed(env: VecEnv, *, seed: int, horizon: int, n_steps: int, task: str) -> VecEnv:
     """One truncation per environment at a designed time, from the lengths of 200 episodes under random actions."""
-    lengths = collect_episodes(task, "uniform", 200, seed=10_000 + seed, backend="envpool").lengths
+    lengths = first_lengths(EnvPoolVecEnv(task, 200, seed=10_000 + seed, num_threads=1), seed)
     return SteadyVecEnv(env, design_delays(EpisodeLengths.from_gymnasium(lengths)), seed=seed)
+
+
+def first_lengths(env: VecEnv, seed: int) -> NDArray[np.int64]:
+    """Return the length of each environment's first episode under random actions: all that were started count."""
+    env.reset()
+    env.action_space.seed(seed)
+    lengths = np.zeros(env.num_envs, dtype=np.int64)
+    time = 0
+    while not lengths.all():
+        time += 1
+        _, _, dones, _ = env.step(np.array([env.action_space.sample() for _ in range(env.num_envs)]))
+        lengths[dones & (lengths == 0)] = time
+    env.close()
+    return lengths
 
 
 def counters(env: VecEnv, *, seed: int, horizon: int, n_steps: int, task: str) -> VecEnv:
