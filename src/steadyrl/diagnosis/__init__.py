@@ -6,6 +6,7 @@
 - `analysis`: `diagnose` and `diagnose_lengths`
 - `result`: the `Diagnosis` that they return
 - `observed`: means of observed values over time, and which settle last
+- `seen_ages`: how much of the age shows in an observation, so whether lockstep can be felt
 - `mcmc`: R-hat and effective sample size by ArviZ, as a second opinion
 - `episode_logs`: logs of episodes with their place in time: monitor.csv files, and csv files with steps
 - `audit`: how biased a logged mean return was at each moment
