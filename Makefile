@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH := 2.13.0
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo test check lint types format docs bench fuzz clean
+.PHONY: help demo test check lint types format docs bench fuzz study clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -49,6 +49,11 @@ fuzz: $(VENV)/.dev  ## attack files, calls, runs, texts and environments (half a
 	$(BIN)/python fuzz/environments.py --record
 	$(BIN)/python fuzz/signals.py --record
 	$(BIN)/python fuzz/page.py
+
+SCALE ?= whole
+study: $(VENV)/.dev  ## the study of learning, row by row (hours; stop and go on at will); SCALE=quick tests its machinery
+	$(PIP) --editable '.[bench]'
+	$(BIN)/python benchmarks/learning/study.py --scale $(SCALE)
 
 clean:  ## remove the virtual environments
 	rm -rf $(VENV) .venv-peers

@@ -1,0 +1,68 @@
+"""The figures of the study."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from analysis import Row, interval, select
+from runs import TASKS
+from study import HERE
+
+from steadyrl.common.figures import PERTURBED, QUIET, RAW, new_figure, save_figure
+
+DOCS = HERE.parents[1] / "docs"
+
+
+def draw_main(tasks: dict[str, Any]) -> None:
+    """Draw the gain on each task with its interval."""
+    figure, (axes,) = new_figure(size=(7.2, 0.32 * len(tasks) + 1.2))
+    names = sorted(tasks, key=lambda task: tasks[task]["scaled"][0])
+    for i, task in enumerate(names):
+        value, low, high = tasks[task]["scaled"]
+        found = tasks[task]["corrected p"] < 0.05
+        axes.plot([low, high], [i, i], color=PERTURBED if found else QUIET, linewidth=2)
+        axes.plot([value], [i], "o", color=PERTURBED if found else QUIET, markersize=6)
+    axes.axvline(0, color=RAW, linewidth=1)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xlabel("gain in mean return over training, in units of the task's range (95% interval)")
+    axes.grid(axis="y", visible=False)
+    save_figure(figure, DOCS / "evidence-main.svg", ".svg")
+
+
+def draw_curves(rows: list[Row]) -> None:
+    """Draw the learning curves of all tasks."""
+    rows = [row for row in rows if row["part"] == "main"]
+    names = [task for task in TASKS if select(rows, task=task, arm="anytime")]
+    columns = 4
+    count = -(-len(names) // columns)
+    figure, axes = new_figure(count, columns, (11, 2.3 * count))
+    for ax in axes[len(names) :]:
+        ax.set_visible(False)
+    for ax, task in zip(axes, names, strict=False):
+        for arm, colour in (("as it is", RAW), ("anytime", PERTURBED)):
+            runs = list(select(rows, task=task, arm=arm).values())
+            steps = np.mean([[e["steps"] for e in row["evaluations"]] for row in runs], axis=0) / 1e6
+            values = np.array([[e["mean"] for e in row["evaluations"]] for row in runs])
+            ax.plot(steps, values.mean(axis=0), color=colour, label=arm)
+            ends = np.array([interval(column) for column in values.T])
+            ax.fill_between(steps, ends[:, 0], ends[:, 1], color=colour, alpha=0.2, linewidth=0)
+        ax.set_title(task, fontsize=9)
+        ax.tick_params(labelsize=7)
+    axes[0].legend(fontsize=7)
+    figure.supxlabel("million steps", fontsize=9)
+    save_figure(figure, DOCS / "evidence-curves.svg", ".svg")
+
+
+def draw_prediction(found: dict[str, Any]) -> None:
+    """Draw gain against what shows of the age."""
+    figure, (axes,) = new_figure(size=(6.0, 4.2))
+    for task, (x, y) in found["tasks"].items():
+        axes.plot([x], [y], "o", color=PERTURBED)
+        axes.annotate(task, (x, y), fontsize=7, xytext=(4, 3), textcoords="offset points")
+    axes.axhline(0, color=RAW, linewidth=1)
+    axes.set_xlabel("distance of observations between ages (seen_ages, initial policy)")
+    axes.set_ylabel("gain, in units of the task's range")
+    low, high = found["interval"]
+    axes.set_title(f"rank correlation {found['rank correlation']:.2f} ({low:.2f} to {high:.2f})", fontsize=10)
+    save_figure(figure, DOCS / "evidence-prediction.svg", ".svg")
