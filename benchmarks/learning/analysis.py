@@ -1,6 +1,6 @@
 """Tables and figures of the study, from its rows alone.
 
-    python benchmarks/learning/analysis.py     writes results.json, results.md (beside this script) and docs/evidence-*.svg
+    python benchmarks/learning/analysis.py     writes results.json, results.md beside this script, docs/evidence-*.svg
 
 The statistics are those that `protocol.md` names. Parts that have no rows yet are left out and named.
 """
