@@ -1,8 +1,13 @@
-"""One run of the study: train with Stable-Baselines3, and evaluate on fresh full episodes at ten moments."""
+"""One run of the study: train with Stable-Baselines3, and evaluate on fresh full episodes at ten moments.
+
+python benchmarks/learning/one_run.py RUN OUT     RUN is the run as JSON (`runs.Run`); its row is written to OUT
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 import time
 import warnings
 from importlib.metadata import version
@@ -151,3 +156,9 @@ def train(run: Run) -> dict[str, Any]:
     }
     env.close()
     return row
+
+
+if __name__ == "__main__":
+    found = train(Run(**json.loads(sys.argv[1])))
+    with open(sys.argv[2], "w") as file:
+        json.dump(found, file)

@@ -11,12 +11,15 @@ are there are not made again. `python benchmarks/learning/analysis.py` makes tab
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-import multiprocessing
 import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +52,11 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
     os.replace(temporary, path)
 
 
-def one_run(run: Run) -> dict[str, Any]:
-    """Make one run in a process of its own."""
-    from one_run import train
-
-    return train(run)
+def start(run: Run, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
+    """Start a run in a process of its own, which writes its row into the folder."""
+    out = folder / f"{abs(hash(run.key))}.json"
+    command = [sys.executable, str(HERE / "one_run.py"), json.dumps(asdict(run)), str(out)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE), out
 
 
 def make(runs: list[Run], path: Path, workers: int) -> None:
@@ -62,35 +65,34 @@ def make(runs: list[Run], path: Path, workers: int) -> None:
     there = {key_of(row) for row in rows}
     missing = [run for run in runs if run.key not in there]
     print(
-        f"{len(runs)} runs, {len(runs) - len(missing)} are there, {len(missing)} to make, {workers} at a time",
+        f"{len(runs)} runs: {len(runs) - len(missing)} are there, {len(missing)} to make, {workers} at a time",
         flush=True,
     )
-    begin, done = time.perf_counter(), 0
-    context = multiprocessing.get_context("spawn")
-    # One run per process: EnvPool keeps threads, and memory is given back.
-    with ProcessPoolExecutor(workers, mp_context=context, max_tasks_per_child=1) as pool:
-        queue = iter(missing)
-        running: dict[Future[dict[str, Any]], Run] = {}
-
-        def start() -> None:
-            run = next(queue, None)
-            if run is not None:
-                running[pool.submit(one_run, run)] = run
-
-        for _ in range(workers):
-            start()
-        while running:
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                run = running.pop(future)
-                try:
-                    rows.append(future.result())
-                except Exception as error:
-                    print(f"{run.key} failed ({type(error).__name__}: {error}); it is made again next time", flush=True)
-                else:
+    begin, done, queue = time.perf_counter(), 0, iter(missing)
+    running: dict[Run, tuple[subprocess.Popen[bytes], Path]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            while True:
+                for run in itertools.islice(queue, workers - len(running)):
+                    running[run] = start(run, Path(folder))
+                if not running:
+                    return
+                time.sleep(0.5)
+                for run, (process, out) in list(running.items()):
+                    if process.poll() is None:
+                        continue
+                    del running[run]
+                    if process.returncode != 0 or not out.exists():
+                        why = process.stderr.read().decode(errors="replace").strip().splitlines()[-1:]
+                        print(f"{run.key} failed ({' '.join(why)}); the same command makes it again", flush=True)
+                        continue
+                    rows.append(json.loads(out.read_text()))
                     write_rows(path, rows)
                     done += 1
                     report(rows[-1], done, len(missing), begin)
-                start()
+        finally:
+            for process, _ in running.values():
+                process.kill()
 
 
 def report(row: dict[str, Any], done: int, total: int, begin: float) -> None:
@@ -122,7 +124,7 @@ def main() -> None:
         make(runs, path, options.workers)
     except KeyboardInterrupt:
         print("stopped; the rows so far are kept, and the same command goes on from here", flush=True)
-        os._exit(130)
+        sys.exit(130)
 
 
 if __name__ == "__main__":
