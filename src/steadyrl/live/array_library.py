@@ -24,7 +24,15 @@ array_numpy: Any = np if hasattr(np, "cumulative_sum") else compatible_numpy
 
 def library(array: Array) -> Any:
     """Return the functions of the library that an array belongs to, under their names in the array API standard."""
-    return array_numpy if isinstance(array, np.ndarray | np.generic) else array_namespace(array)
+    kind = type(array)
+    found = _LIBRARIES.get(kind)
+    if found is None:
+        found = array_numpy if isinstance(array, np.ndarray | np.generic) else array_namespace(array)
+        _LIBRARIES[kind] = found
+    return found
+
+
+_LIBRARIES: dict[type, Any] = {}  # of the kinds of arrays seen so far; to find out takes longer than a small operation
 
 
 def number_types(xp: Any) -> tuple[Any, Any]:

@@ -39,6 +39,8 @@ class StaggerController:
         same_step: whether environments are reset within the step that ends an episode (SAME_STEP, Stable-Baselines3).
             Otherwise (NEXT_STEP) the step after an end is the reset.
         seed: seed of the choice between environments of the same age; None takes another one every time.
+        late_cuts: whether the episodes that `step` returns are truncated in the next step, as by setting the counter of
+            a time limit. That costs one step of the best distance. Only with `same_step`.
 
     Raises:
         StaggerError: if an argument cannot be used.
@@ -51,14 +53,18 @@ class StaggerController:
         [1, 1, 2, 2, 3, 3]
     """
 
-    def __init__(self, num_envs: int, *, same_step: bool, seed: int | None = None) -> None:
+    def __init__(self, num_envs: int, *, same_step: bool, seed: int | None = None, late_cuts: bool = False) -> None:
         self.num_envs = whole_number("num_envs", num_envs, StaggerError)
         if not isinstance(same_step, bool | np.bool_):
             raise StaggerError(
                 f"same_step is {shown(same_step)}; it must be True (resets happen within the step that ends an "
                 "episode) or False (the step after an end is the reset)"
             )
-        self.same_step = bool(same_step)
+        self.same_step, self.late_cuts = bool(same_step), bool(late_cuts)
+        if self.late_cuts and not self.same_step:
+            raise StaggerError(
+                "late_cuts needs same_step=True; where the reset is a step of its own, truncate in the step itself"
+            )
         # While the law is quiet, steps are only written down: who ended in them, and later the ages that they reached.
         self._ended = np.zeros((law.GLANCE, self.num_envs), dtype=bool)
         self._rows = np.zeros((law.GLANCE, self.num_envs), dtype=np.int64)
@@ -69,6 +75,7 @@ class StaggerController:
         self._nobody: Flags = np.zeros(self.num_envs, dtype=bool)
         self._pace, self._end_rate, self._known, self._wait = 0.0, 0.0, 0, 0  # of the state (`_remember`)
         self._reset: Flags = self._nobody  # whose reset the last step followed was
+        self._late: Flags | None = None  # who is being truncated in this step (late cuts)
         self.reset(seed=int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed)
 
     def reset(self, mask: Any = None, *, seed: int | list[int] | None = None) -> None:
@@ -82,6 +89,7 @@ class StaggerController:
         if mask is not None:
             flags = self._flags(mask, "mask")
             self._follow()
+            self._late = None if self._late is None else self._late & ~flags
             self._lived[flags] = 0
             self._restarting = self._restarting & ~flags
             return
@@ -93,19 +101,27 @@ class StaggerController:
         self._remember(self._state._replace(active=np.bool_(True), carry=np.float64(0.0)))
         self._lived = np.zeros(self.num_envs, dtype=np.int64)
         self._restarting = np.zeros(self.num_envs, dtype=bool)
+        self._late = None
         self._oldest = 0 if self.same_step else 1  # at most, among the ages reached in the last step
 
     def step(self, done: Any) -> Flags:
         """Take in one step of all environments; return whose episode to truncate in it.
 
         Args:
-            done: whose episode ended by itself in this step (terminated, or truncated by the time limit).
+            done: whose episode ended by itself in this step (terminated, or truncated by the time limit); with late
+                cuts, also those that were to be truncated in it.
 
         Returns:
             Booleans, one for each environment; never True for one whose episode has just ended, nor, with NEXT_STEP,
             for one that is being reset in this step.
+
+        Raises:
+            StaggerError: if `done` is not one boolean for each environment; with late cuts, if an environment that was
+                to be truncated in this step goes on.
         """
         done = self._flags(done, "done")
+        if self._late is not None:
+            done = self._without_late(done, self._late)
         self._ended[self._filled] = done
         self._filled += 1
         self._new_steps += 1
@@ -129,11 +145,25 @@ class StaggerController:
         found = law.decide(self._state, ages, ended, self._reset, same_step=self.same_step)
         state, cut = found
         self._remember(state)
-        if self.same_step:
+        if self.late_cuts:
+            np.putmask(self._lived, cut, -1)
+            self._late = cut if np.count_nonzero(cut) else None
+        elif self.same_step:
             np.putmask(self._lived, cut, 0)
         else:
             self._restarting = self._restarting | cut
         return cut
+
+    def _without_late(self, done: Flags, late: Flags) -> Flags:
+        """Return whose episode ended by itself, given who was truncated in this step by a late cut."""
+        self._late = None
+        if np.count_nonzero(late & ~done):
+            raise StaggerError(
+                f"environments {np.flatnonzero(late & ~done).tolist()} were to be truncated in this step and went on; "
+                "whoever truncates them (as by the counter of a time limit) has no effect"
+            )
+        natural: Flags = done & ~late
+        return natural
 
     def _outgrown(self) -> bool:
         """`law.outgrown`; the oldest age is known exactly afterwards."""
@@ -157,6 +187,7 @@ class StaggerController:
         self._followed = steps
         if self.same_step:
             self._lived = steps - first - 1 - last[-1]
+            self._reset = rows[-1] == -1 if self.late_cuts else self._nobody
             return
         if np.count_nonzero(ended & (rows == 0)):
             at_reset = np.flatnonzero((ended & (rows == 0)).any(axis=0)).tolist()
@@ -205,7 +236,7 @@ class StaggerController:
 
     @property
     def ages(self) -> NDArray[np.int64]:
-        """The age of the state that each environment is in: 1 after a reset."""
+        """The age of the state that each environment is in: 1 after a reset, 0 before the step of a late cut."""
         self._follow()
         ages: NDArray[np.int64] = self._lived + 1
         return ages
@@ -283,6 +314,8 @@ class StaggerController:
         self._remember(StaggerState(**{name: np.array(state[name], dtype=like[name].dtype) for name in like}))
         self._lived = np.array(state["ages"], dtype=np.int64) - 1
         self._restarting = np.array(state["restarting"], dtype=bool)
+        late: Flags = self._lived < 0
+        self._late = late if late.any() else None
         self._oldest = int(self._lived.max()) + (0 if self.same_step else 1)
         self._filled = self._followed = 0
 

@@ -34,8 +34,6 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from steadyrl.live.array_library import (
     Array,
     array_numpy,
@@ -68,7 +66,7 @@ _KNOWN = 0.01  # visits below which an age is not known: one visit lasts for som
 _RARE = 3.09  # standard errors that a normal variable exceeds once in a thousand
 _MOST_GROUPS = 64  # of ages, in a report
 _TINY = 1e-30  # instead of a zero that would be divided by
-_ROOM = 1e-7  # by which rounding may move a number over a threshold
+_ROOM = 1e-6  # by which rounding may move a number over a threshold, in 32 bits too
 
 
 class StaggerState(NamedTuple):
@@ -159,13 +157,15 @@ def init(num_envs: int, max_age: int = 64, *, seed: Any = 0, xp: Any = array_num
     )
 
 
-def step(state: StaggerState, done: Array, *, same_step: bool) -> tuple[StaggerState, Array]:
+def step(state: StaggerState, done: Array, *, same_step: bool, late_cuts: bool = False) -> tuple[StaggerState, Array]:
     """Take in whose episode ended in this step, and return whose episode to truncate in it.
 
     Args:
         state: the law's state before the step.
-        done: [N], whose episode ended by itself.
+        done: [N], whose episode ended by itself; with late cuts, False for those truncated in this step.
         same_step: whether a reset takes no step of its own (SAME_STEP, Stable-Baselines3).
+        late_cuts: whether episodes are truncated in the next step instead, which is then not looked at (age 0); only
+            where `same_step` is True.
     """
     xp = library(done)
     ages = reached(state, same_step)
@@ -182,13 +182,14 @@ def step(state: StaggerState, done: Array, *, same_step: bool) -> tuple[StaggerS
     )
 
     def look(state: StaggerState, ages: Array, done: Array) -> tuple[StaggerState, Array]:
-        return decide(state, ages, done, state.restarting, same_step=same_step)
+        return decide(state, ages, done, ages == 0 if late_cuts else state.restarting, same_step=same_step)
 
     def wait(state: StaggerState, ages: Array, done: Array) -> tuple[StaggerState, Array]:
         return state, xp.zeros_like(done)
 
     state, cut = when(state.active | looks(state, ages), look, wait, state, ages, done)
-    return advance(state, ages, done, cut, same_step), cut
+    state = advance(state, ages, done, cut, same_step)
+    return state._replace(ages=xp.where(cut, 0, state.ages)) if late_cuts else state, cut
 
 
 def reached(state: StaggerState, same_step: bool) -> Array:
@@ -249,7 +250,7 @@ def decide(
         state: the law's state, this step's visits and ends included.
         ages: [N], at which episodes end or go on in this step.
         done: [N], whose episode ended by itself in this step.
-        restarting: [N], who is being reset in this step (NEXT_STEP only).
+        restarting: [N], who is being reset in this step (NEXT_STEP, or late cuts).
         same_step: whether a reset takes no step of its own.
     """
     xp, n = library(done), done.shape[0]
@@ -270,9 +271,9 @@ def decide(
     wanted = n / at(total, xp.max(following))
     owed = xp.where(waking, 0.0, state.carry) + wanted - xp.sum(xp.astype(done, total.dtype))
     owed = xp.where(owed > -1 - 2 * wanted**0.5, owed, -1 - 2 * wanted**0.5)
-    candidates = ~done if same_step else ~done & ~restarting
+    candidates = ~done & ~restarting
     available = xp.sum(xp.astype(candidates, total.dtype))
-    whole = xp.floor(_at_least(owed, 0.0) + _ROOM)
+    whole = xp.floor(_at_least(owed, 0.0) + _ROOM * n)
     number = xp.where(active, xp.where(whole < available, whole, available), 0.0)
 
     def some(*given: Any) -> Array:
@@ -287,7 +288,7 @@ def decide(
         active=active,
         carry=xp.where(active, owed - number, 0.0),
         distance=distance,
-        cuts=state.cuts + xp.astype(number, state.cuts.dtype),
+        cuts=state.cuts + xp.sum(xp.astype(cut, state.cuts.dtype)),
     )
     return state, cut
 
@@ -377,29 +378,24 @@ def _times_log(found: Array, expected: Array) -> Array:
 def choose(state: StaggerState, following: Array, candidates: Array, number: Array, *, youngest: int) -> Array:
     """Return which `number` of the candidates to truncate, given the ages that follow if nobody is."""
     xp, n, size = library(following), following.shape[0], state.survival.shape[0]
-    real, whole = number.dtype, following.dtype
+    real, whole, oldest = number.dtype, following.dtype, xp.max(following)
+    places = xp.arange(size, dtype=whole, **beside(number))
+    target = xp.where((places >= youngest) & (places <= oldest), state.survival, 0.0)
+    crowd = count(following, size, candidates)
+    wanted = (xp.sum(crowd) - number) * (target / _at_least(xp.sum(target), _TINY))
+    too_many = xp.where((places < oldest) & (crowd > 0), xp.cumulative_sum(crowd - wanted), number)
+    rising = running_max(xp.where(crowd > 0, too_many, 0.0))
+    falling = -xp.flip(running_max(-xp.flip(too_many)))
+    level = xp.where(crowd > 0, (rising + falling) / 2, 0.0)
+    level = running_max(_at_least(xp.where(level < number, level, number), 0.0))
+    offset = xp.astype(hashed(xp, state.seed, -state.time, 1) >> 8, real) / 2.0**24
+    passed = xp.floor(level + offset)
+    quota = passed - xp.concat([passed[:1] * 0, passed[:-1]])
     noise = hashed(xp, state.seed, state.time, n)
     ordered = order(xp.where(candidates, following, size), noise)
     ages = xp.take(following, ordered, axis=0)
-    place = xp.arange(n, dtype=real, **beside(number))
-    available = xp.sum(xp.astype(candidates, real))
-    reachable = xp.arange(size, dtype=whole, **beside(number))
-    target = xp.where((reachable >= youngest) & (reachable <= xp.max(following)), state.survival, 0.0)
-    below = xp.cumulative_sum(target)
-    crowd = count(following, size, candidates)
-    first = xp.cumulative_sum(crowd) - crowd
-    within = (place + 1 - xp.take(first, ages, axis=0)) / _at_least(xp.take(crowd, ages, axis=0), 1.0)
-    mine = xp.take(target, ages, axis=0)
-    wanted = (available - number) * (xp.take(below, ages, axis=0) - mine + mine * within) / _at_least(below[-1], _TINY)
-    too_many = xp.where(place < available, place + 1 - wanted, number)
-    rising = _at_least(running_max(too_many), 0.0)
-    falling = -xp.flip(running_max(-xp.flip(too_many)))
-    level = (rising + xp.where(falling < number, falling, number)) / 2
-    level = _at_least(xp.where(level < number, level, number), 0.0)
-    offset = xp.astype(hashed(xp, state.seed, -state.time, 1), real) / 2**32
-    passed = xp.floor(level + offset)
-    chosen = (passed > xp.concat([passed[:1] * 0, passed[:-1]])) & (place < available)
-    return scattered(ordered, chosen)
+    rank = xp.arange(n, dtype=real, **beside(number)) - xp.take(xp.cumulative_sum(crowd) - crowd, ages, axis=0)
+    return scattered(ordered, rank < xp.take(quota, ages, axis=0)) & candidates
 
 
 class Phase(NamedTuple):
@@ -454,18 +450,19 @@ def phase(state: StaggerState) -> Phase:
 
 
 def with_room(state: StaggerState, max_age: int) -> StaggerState:
-    """Return a numpy state with room for ages up to `max_age`, at least doubled where there was less."""
-    more = max(max_age + 1, 2 * len(state.new_visits)) - len(state.new_visits)
-    if max_age < len(state.new_visits):
+    """Return the state with room for ages up to `max_age`, at least doubled where there was less."""
+    size = state.new_visits.shape[0]
+    if max_age < size:
         return state
-    return state._replace(
-        new_visits=np.pad(state.new_visits, (0, more)),
-        new_ends=np.pad(state.new_ends, (0, more)),
-        seldom=np.pad(state.seldom, (0, more)),
-        visits=np.pad(state.visits, ((0, 0), (0, more))),
-        ends=np.pad(state.ends, ((0, 0), (0, more))),
-        survival=np.pad(state.survival, (0, more)),
-    )
+    more = max(max_age + 1, 2 * size) - size
+    names = "new_visits", "new_ends", "seldom", "visits", "ends", "survival"
+    return state._replace(**{name: _wider(getattr(state, name), more) for name in names})
+
+
+def _wider(table: Array, more: int) -> Array:
+    xp = library(table)
+    room = xp.zeros((*table.shape[:-1], more), dtype=table.dtype, **beside(table))
+    return xp.concat([table, room], axis=-1)
 
 
 def _at_least(values: Array, low: float) -> Array:
