@@ -18,6 +18,7 @@ from steadyrl.errors import StatisticsError
 from steadyrl.live import fair_law as law
 from steadyrl.live.fair_law import FairState, Flags
 from steadyrl.live.fair_report import FairReport, make_report
+from steadyrl.live.states import restored
 
 Array = NDArray[np.float64]
 
@@ -161,6 +162,8 @@ class FairStatistics:
     def restarted(self, mask: Any) -> None:
         """Take note that the last step of these environments was a reset from outside, and is not to be counted."""
         flags = self._flags(mask, "mask")
+        if not self._filled:
+            raise StatisticsError("restarted is about the last step: call it right after update, before anything else")
         self._fold(void=flags)
         self._restart(flags, np.ones(self.num_envs, dtype=np.int64))
 
@@ -232,11 +235,24 @@ class FairStatistics:
                 f"this is not the state of statistics of {self.num_envs} environments"
                 + (f"; {', '.join(missing)} is missing" if missing else f": ages have shape {np.shape(state['ages'])}")
             )
-        kinds: dict[str, Any] = {"weight": float, "steps": int, "ended": int, "cut": int, "complete": int}
-        self._fold()
-        self._state = FairState(**{name: kinds.get(name, np.array)(state[name]) for name in FairState._fields})
+        tables = np.shape(state["tables"])
+        like = law.init(self.num_envs, max_age=tables[-1] - 1 if len(tables) == 3 and tables[-1] else 1)._asdict()
+        if len(tables) == 3 and 0 < tables[1] <= like["tables"].shape[1]:  # groups may have been merged
+            like["tables"] = like["tables"][:, : tables[1]]
+        like = {name: np.asarray(value) for name, value in like.items()} | {"with_success": np.zeros((), dtype=bool)}
+        found = restored(state, like, StatisticsError)
+        groups = found["groups"]
+        if (found["ages"] < 0).any() or (groups < 0).any() or (groups >= found["tables"].shape[1]).any():
+            raise StatisticsError("this is not the state of statistics: ages or groups in it are out of range")
+        if not found["weight"] > 0:
+            raise StatisticsError(f"this is not the state of statistics: its weight is {found['weight']}")
+        self._with_success = bool(found.pop("with_success"))
+        numbers = {name: found[name].item() for name in ("weight", "steps", "ended", "cut", "complete")}
+        self._filled = 0
+        self._any_cut = self._unchecked = False
+        self._cut[:] = self._succeeded[:] = False
+        self._state = FairState(**found | numbers)
         self._restarting = self._state.ages == 0
-        self._with_success = bool(state["with_success"])
 
     def __repr__(self) -> str:
         return f"FairStatistics({self.num_envs}, same_step={self.same_step}, memory={self.memory}, steps={self.steps})"
@@ -257,7 +273,11 @@ class FairStatistics:
         self._filled = 0
         if self._unchecked:
             self._unchecked = False
-            self._check_block(ages, rewards, over)
+            try:
+                self._check_block(ages, rewards, over)
+            except StatisticsError:
+                self._drop(following)
+                raise
         memory = math.inf if self.memory is None else self.memory
         state = law.fold(self._state, ages, rewards, ended, over, self._succeeded[rows], memory)
         self._state = state._replace(ages=following)
@@ -267,6 +287,13 @@ class FairStatistics:
         if self._with_success:
             self._succeeded[:] = False
         self._restarting = following == 0
+
+    def _drop(self, ages: NDArray[np.int64]) -> None:
+        """Go on behind steps that are not counted: ages are known, the returns of running episodes are not."""
+        self._state = self._state._replace(ages=ages, whole=ages <= 1, returns=np.zeros(self.num_envs))
+        self._restarting = ages == 0
+        self._cut[:] = self._succeeded[:] = False
+        self._any_cut = False
 
     def _take(self, rewards: Any) -> int:
         """Write rewards down, and return in which row."""

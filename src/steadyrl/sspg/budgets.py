@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TextIO
@@ -16,16 +17,16 @@ from typing import Any, TextIO
 import numpy as np
 
 from steadyrl.common.checks import is_number, shown, whole_number
-from steadyrl.common.progress import progress_for
+from steadyrl.common.progress import Progress, progress_for
 from steadyrl.environments.codecs import action_codec, observation_codec
-from steadyrl.environments.returned import InvalidValueError
 from steadyrl.environments.sources import Description, Source
 from steadyrl.errors import CopyLostError, NonFiniteError, PolicyError, RolloutError, SteadyrlError
 from steadyrl.live.fair_report import FairReport
 from steadyrl.policies.networks import Policy
-from steadyrl.rollouts.planning import Options
+from steadyrl.rollouts.planning import Options, checked
+from steadyrl.rollouts.repeatability import MESSAGE
 from steadyrl.sspg.interrupts import Interrupts
-from steadyrl.sspg.vector_envs import bare_vector_env, choose_for
+from steadyrl.sspg.vector_envs import bare_vector_env, choose_for, repeats_itself
 from steadyrl.wrappers.lost_copies import NamingLostCopies
 from steadyrl.wrappers.record_fair_statistics import RecordFairStatistics
 
@@ -105,12 +106,14 @@ def run_budget(
         kind, reason = "processes", "a step timeout was given"
     sequence = np.random.SeedSequence(seed, spawn_key=(_SPAWN,))
     first = int(sequence.generate_state(1)[0]) >> 1
+    shown_progress = progress_for(progress)
+    if kind == "serial":
+        _warn_unless_it_repeats(source, description, first, shown_progress, aloud=progress is False)
     envs = RecordFairStatistics(
         bare_vector_env(source, kind, count, seed=first, workers=workers, step_timeout=step_timeout),
         level=level,
         max_episode_steps=limit,
     )
-    shown_progress = progress_for(progress)
     try:
         step = _stepper(envs, source, description, policy, first, np.random.default_rng(sequence))
         watch = _Watch(envs, budget)
@@ -127,6 +130,20 @@ def run_budget(
         envs.close()
     about = f"{kind}: {reason}"
     return BudgetRun(envs.report(), count, time.monotonic() - watch.begun, about, watch.stopped)
+
+
+def _warn_unless_it_repeats(
+    source: Source, description: Description, seed: int, shown_progress: Progress, *, aloud: bool
+) -> None:
+    """Say so if no seed can make the evaluation repeatable; environments that were looked at before are known."""
+    known = (source.name, source.digest)
+    if known in checked or repeats_itself(source, observation_codec(description.observation_space), seed=seed):
+        checked.add(known)
+        return
+    text = MESSAGE.format(name=source.name)
+    shown_progress.note(f"warning: {text}")
+    if aloud:
+        warnings.warn(text, stacklevel=4)
 
 
 def _stepper(
@@ -168,8 +185,13 @@ def _calling(source: Source, naming: NamingLostCopies, function: Any, *arguments
     try:
         with naming:
             return function(*arguments, **named)
-    except (CopyLostError, InvalidValueError) as error:
-        raise RolloutError(f"{source.name}: {error}") from error
+    except CopyLostError as error:
+        which, cause = error.copies[0], error.__cause__
+        if isinstance(cause, EOFError | ConnectionError):
+            raise RolloutError(f"the process of environment {which} of {source.name} ended; mend what ends it") from error
+        did = str(cause) if isinstance(cause, SteadyrlError) else f"raised {type(cause).__name__}: {cause}"
+        text = f"{source.name}, environment {which}: {did} in {function.__name__}; mend the environment"
+        raise RolloutError(text) from error
     except (SteadyrlError, MemoryError):
         raise
     except Exception as error:

@@ -13,12 +13,14 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from steadyrl.common.machine import cores
+from steadyrl.environments.codecs import ObservationCodec
 from steadyrl.environments.returned import as_flag, as_info, as_observation, as_reward, as_state
-from steadyrl.environments.sources import Description, Source
+from steadyrl.environments.sources import Description, Source, close_quietly
 from steadyrl.errors import RolloutError, StepTimeoutError, TrainingError
 from steadyrl.integrations.envpool.twins import against_envpool
 from steadyrl.integrations.envpool.vector_env import EnvPoolVectorEnv
 from steadyrl.rollouts.planning import MOST_WORKERS, Backend, Options, choose_backend
+from steadyrl.rollouts.repeatability import STEPS
 from steadyrl.rollouts.worker import end_with
 from steadyrl.sspg.settings import ResolvedSettings
 from steadyrl.wrappers.phase_monitor import PhaseMonitor
@@ -88,6 +90,33 @@ def bare_vector_env(
     if backend == "processes":
         return TimedVectorEnv([partial(_make, source, os.getpid())] * num_envs, step_timeout)
     raise TrainingError(f"environments that never stop cannot be stepped by {backend!r}; use 'envpool'")
+
+
+def repeats_itself(source: Source, observations: ObservationCodec, *, seed: int) -> bool:
+    """Return whether an episode of random actions, or its first 200 steps, is the same for the same seed again."""
+    traces = [_trace(source, observations, seed) for _ in range(2)]
+    return all(np.array_equal(one, other, equal_nan=True) for one, other in zip(*traces, strict=True))
+
+
+def _trace(source: Source, observations: ObservationCodec, seed: int) -> tuple[Any, Any]:
+    """Return the rows of observations, and the rewards, of an episode; up to where the environment fails, if it does."""
+    write, rows, rewards = observations.writer(), [np.zeros(observations.width)], []
+    env = _checked(source)
+    try:
+        write(rows[0], env.reset(seed=seed)[0])
+        env.action_space.seed(seed)
+        for _ in range(STEPS):
+            observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+            rows.append(np.zeros(observations.width))
+            write(rows[-1], observation)
+            rewards.append(reward)
+            if terminated or truncated:
+                break
+    except Exception:  # it will fail again where that is told
+        pass
+    finally:
+        close_quietly(env)
+    return np.array(rows), np.array(rewards)
 
 
 class TimedVectorEnv(AsyncVectorEnv):
