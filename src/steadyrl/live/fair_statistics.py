@@ -24,6 +24,7 @@ Array = NDArray[np.float64]
 
 _BLOCK = 1 << 13  # entries that are written down before they are counted
 _FEWEST_ROWS, _MOST_ROWS = 16, 256
+_LARGEST_POWER = 100  # of e, by which weights may grow before they are scaled back
 
 
 class FairStatistics:
@@ -146,6 +147,38 @@ class FairStatistics:
         self._restarting = row
         self._unchecked = True
         self._filled = at + 1
+
+    def update_many(self, rewards: Any, ended: Any) -> None:
+        """Take in many steps at once, as that many calls of `update` would.
+
+        Args:
+            rewards: the rewards, shape (steps, num_envs).
+            ended: whose episode ended by itself in each step, in the same shape.
+
+        Raises:
+            StatisticsError: as `update`; none of the steps is then taken in.
+        """
+        values = as_numbers("rewards", rewards, StatisticsError)
+        flags = as_numbers("ended", ended, StatisticsError)
+        if values.ndim != 2 or values.shape[1:] != self._shape or flags.shape != values.shape:
+            raise StatisticsError(
+                f"rewards have shape {values.shape} and ended has {flags.shape}; both must be (steps, {self.num_envs})"
+            )
+        if not np.isin(flags, (0, 1)).all():
+            raise StatisticsError(f"ended is {shown(ended)}; it must hold booleans")
+        self._fold()
+        over = flags.astype(bool)
+        ages, following = law.follow(self._state.ages, over, self.same_step)
+        values = np.where(ages > 0, values, 0.0)
+        self._check_block(ages, values, over)
+        memory, nobody = math.inf if self.memory is None else self.memory, np.zeros_like(over)
+        most = len(over) if math.isinf(memory) else max(int(_LARGEST_POWER * memory), 1)
+        for first in range(0, len(over), most):  # weights grow by exp(steps / memory)
+            part = slice(first, first + most)
+            parts = (ages[part], values[part], over[part], over[part], nobody[part])
+            self._state = law.fold(self._state, *parts, memory)
+        self._state = self._state._replace(ages=following)
+        self._restarting = following == 0
 
     def reset(self, mask: Any = None, *, ages: Any = None) -> None:
         """Take note that environments were reset from outside: their running episodes are cut short.
