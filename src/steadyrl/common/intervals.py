@@ -11,6 +11,7 @@ from scipy.special import stdtrit
 
 _LARGE = 1e100
 
+
 @dataclass(frozen=True)
 class Interval:
     """An estimate and the ends of its confidence interval."""

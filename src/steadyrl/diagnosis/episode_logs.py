@@ -218,7 +218,7 @@ def _of_monitors(tables: list[_Table], files: list[Path]) -> EpisodeLog:
 
 
 def _of_steps(table: _Table, file: Path, num_envs: int | None) -> EpisodeLog:
-    """Deal out episodes to environments: each to the one that became free last before it began.
+    """Deal out episodes to environments: each to one that became free just then, or else last before it began.
 
     Loggers disagree by a step about when an episode ended, and whether a reset takes a step. So the episodes of an
     environment are then laid end to end, with a step in between if most had one.
@@ -231,7 +231,8 @@ def _of_steps(table: _Table, file: Path, num_envs: int | None) -> EpisodeLog:
         raise FileFormatError(f"{file.name} has steps that are not numbers from 0 to 2^53")
     start = np.rint(table.steps / count).astype(np.int64) - table.lengths
     order = np.argsort(start, kind="stable")
-    env, gaps = _dealt(start, table.lengths, order, count, own, lambda i: _overlap(table, file, count, i))
+    gap = _gap(start, table.lengths)
+    env, gaps = _dealt(start, table.lengths, order, count, own, gap, lambda i: _overlap(table, file, count, i))
     gap = int(bool(gaps) and float(np.median(gaps)) >= 1)
     free = np.zeros(count, dtype=np.int64)
     for i in order.tolist():
@@ -250,13 +251,26 @@ def _overlap(table: _Table, file: Path, count: int, i: int) -> FileFormatError:
     )
 
 
+def _gap(start: Counts, lengths: Counts) -> int:
+    """Return 1 if more episodes begin one step after the end of another than in the very step of an end, else 0."""
+    ends = np.unique(start + lengths)
+    return int(np.isin(start - 1, ends).sum() > np.isin(start, ends).sum())
+
+
 def _dealt(
-    start: Counts, lengths: Counts, order: Counts, count: int, own: Counts | None, overlap: Callable[[int], Exception]
+    start: Counts,
+    lengths: Counts,
+    order: Counts,
+    count: int,
+    own: Counts | None,
+    gap: int,
+    overlap: Callable[[int], Exception],
 ) -> tuple[Counts, list[int]]:
     """Return which environment ran each episode, and the steps between two episodes of one environment.
 
-    Where nobody says whose an episode is, it is that of the environment that became free last before it began. Those
-    that are free stand in a list in the order of that time, so that finding one takes log(count) comparisons.
+    Where nobody says whose an episode is, it is that of an environment that became free just then, `gap` steps before
+    it began, or else of the one that became free last. Those that are free stand in a list in the order of that time,
+    so that finding one takes log(count) comparisons.
     """
     env, gaps = np.zeros(len(start), dtype=np.int64), []
     free = [0] * count
@@ -264,7 +278,9 @@ def _dealt(
     begins, steps = start.tolist(), lengths.tolist()
     for i in order.tolist():
         if own is None:
-            place = bisect_left(waiting, (begins[i] + 2, -count)) - 1
+            place = bisect_left(waiting, (begins[i] - gap + 1, -count)) - 1
+            if place < 0 or waiting[place][0] != begins[i] - gap:
+                place = bisect_left(waiting, (begins[i] + 2, -count)) - 1
             if begins[i] < -1 or place < 0:
                 raise overlap(i)
             number = -waiting.pop(place)[1]

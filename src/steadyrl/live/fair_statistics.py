@@ -176,7 +176,8 @@ class FairStatistics:
         for first in range(0, len(over), most):  # weights grow by exp(steps / memory)
             part = slice(first, first + most)
             parts = (ages[part], values[part], over[part], over[part], nobody[part])
-            self._state = law.fold(self._state, *parts, memory)
+            with np.errstate(over="ignore"):  # report() says so
+                self._state = law.fold(self._state, *parts, memory)
         self._state = self._state._replace(ages=following)
         self._restarting = following == 0
 
@@ -229,9 +230,11 @@ class FairStatistics:
         if not self._state.range[0] <= self._state.range[1]:
             raise StatisticsError("there is nothing to report: call update(rewards, ended) for each step first")
         longest = math.inf if self.max_episode_steps is None else float(self.max_episode_steps)
+        with np.errstate(over="ignore", invalid="ignore"):  # make_report refuses sums that overflow
+            estimate = law.estimate(self._state, longest)
         return make_report(
             self._state,
-            law.estimate(self._state, longest),
+            estimate,
             level=level,
             with_success=self._with_success,
             reward_range=self.reward_range,
@@ -312,7 +315,8 @@ class FairStatistics:
                 self._drop(following)
                 raise
         memory = math.inf if self.memory is None else self.memory
-        state = law.fold(self._state, ages, rewards, ended, over, self._succeeded[rows], memory)
+        with np.errstate(over="ignore"):  # report() says so
+            state = law.fold(self._state, ages, rewards, ended, over, self._succeeded[rows], memory)
         self._state = state._replace(ages=following)
         if self._any_cut:
             self._cut[:] = False

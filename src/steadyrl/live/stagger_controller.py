@@ -317,7 +317,7 @@ class StaggerController:
         if (ages < (0 if self.late_cuts else 1)).any() or not 0 <= found["known"] < size or found["wait"] < 1:
             raise StaggerError("this is not the state of a controller: ages in it are out of range")
         self._remember(StaggerState(**found))
-        self._lived = ages - 1
+        self._lived = ages.astype(np.int64) - 1
         self._restarting = found["restarting"]
         late: Flags = self._lived < 0
         self._late = late if late.any() else None

@@ -188,7 +188,9 @@ def _calling(source: Source, naming: NamingLostCopies, function: Any, *arguments
     except CopyLostError as error:
         which, cause = error.copies[0], error.__cause__
         if isinstance(cause, EOFError | ConnectionError):
-            raise RolloutError(f"the process of environment {which} of {source.name} ended; mend what ends it") from error
+            raise RolloutError(
+                f"the process of environment {which} of {source.name} ended; mend what ends it"
+            ) from error
         did = str(cause) if isinstance(cause, SteadyrlError) else f"raised {type(cause).__name__}: {cause}"
         text = f"{source.name}, environment {which}: {did} in {function.__name__}; mend the environment"
         raise RolloutError(text) from error

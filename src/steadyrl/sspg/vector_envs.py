@@ -5,12 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import warnings
 from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector.async_vector_env import AsyncState
 
 from steadyrl.common.machine import cores
 from steadyrl.environments.codecs import ObservationCodec
@@ -99,7 +101,7 @@ def repeats_itself(source: Source, observations: ObservationCodec, *, seed: int)
 
 
 def _trace(source: Source, observations: ObservationCodec, seed: int) -> tuple[Any, Any]:
-    """Return the rows of observations, and the rewards, of an episode; up to where the environment fails, if it does."""
+    """Return the rows of observations and the rewards of an episode, up to where the environment fails, if it does."""
     write, rows, rewards = observations.writer(), [np.zeros(observations.width)], []
     env = _checked(source)
     try:
@@ -135,6 +137,21 @@ class TimedVectorEnv(AsyncVectorEnv):
         """Reset all environments, or those of options["reset_mask"]."""
         self.reset_async(seed=seed, options=options)
         return self._in_time("reset", self.reset_wait)
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """End the processes; where one still owes an answer, nobody waits for it."""
+        if self._state != AsyncState.DEFAULT:
+            self._state, terminate = AsyncState.DEFAULT, True
+        if terminate:
+            for process in self.processes:
+                process.kill()  # an environment may not listen to SIGTERM
+        super().close_extras(timeout, terminate)
+
+    def _raise_if_errors(self, successes: Any) -> None:
+        if not all(successes):
+            with warnings.catch_warnings():  # Gymnasium's, that a process is shut down
+                warnings.simplefilter("ignore")
+                super()._raise_if_errors(successes)
 
     def _in_time(self, what: str, wait: Any) -> Any:
         try:
@@ -202,4 +219,3 @@ class _Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
             as_observation(observation, space.shape)
         elif isinstance(space, gymnasium.spaces.Discrete):
             as_state(observation, int(space.start), int(space.n))
-
