@@ -1,50 +1,66 @@
 """Kills and interrupts runs at random moments, goes on with --resume, and compares the bytes with an undisturbed run.
 
-Runs of collect (serial and in processes), train and reproduce get SIGKILL, SIGTERM or SIGINT, some of them several
-times. SIGTERM and SIGINT must end with status 130 and no traceback. In the end the files must be those of a run that
-nobody disturbed, and no temporary file may be left. A second run into the same place must be refused.
+Runs of collect (serial and in processes), train, reproduce and evaluate get SIGKILL, SIGTERM or SIGINT, some of them
+several times, and some while Python still starts. SIGTERM and SIGINT must end with status 130 and no traceback; an
+evaluation with a budget then says what it knows. In the end the files, and the JSON, must be those of a run that nobody
+disturbed, and neither a temporary file nor a process may be left. A second run into the same place must be refused.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from common import Trial, main
 
 COLLECT = ["collect", "CartPole-v1", "--episodes", "2000", "--block-size", "50"]
 TRAIN = ["train", "CartPole-v1", "--updates", "12", "--num-envs", "4", "--n-steps", "16", "--backend", "serial"]
+EVALUATE = ["evaluate", "CartPole-v1", "uniform", "--json"]
 RUNS = {
     "collect, serial": [*COLLECT, "--backend", "serial", "--out", "a.npz"],
     "collect, processes": [*COLLECT, "--backend", "processes", "--workers", "2", "--out", "a.npz"],
     "collect with trajectories": [*COLLECT, "--backend", "serial", "--trajectories", "--out", "a.npz"],
     "train": [*TRAIN, "--checkpoint-every", "0.05", "--out", "run"],
     "reproduce": ["reproduce", "figure-1", "--out", "figures"],
+    "evaluate, episodes": [*EVALUATE, "--episodes", "3000", "--backend", "serial"],
+    "evaluate, budget": [*EVALUATE, "--steps", "150000", "--num-envs", "16", "--backend", "serial"],
+    "evaluate, budget in processes": [*EVALUATE, "--steps", "20000", "--num-envs", "4", "--backend", "processes"],
 }
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 COMPARED = {".npz", ".safetensors", ".csv", ".json"}
 """Files whose bytes must be the same; pictures and event files hold times."""
 
 
-class Forked:
-    """A command in a child of this process, which has imported everything already; it is used as a Popen is."""
+STARTING = 6
+"""One run in so many is a Python of its own, so that signals come while it imports."""
 
-    def __init__(self, words: list[str], folder: Path) -> None:
-        self._said = folder.parent / f"{folder.name} said"
+
+class Forked:
+    """A command in a child of this process, which has imported everything already; it is used as a Popen is.
+
+    It has a session of its own, by which the processes that it started are known.
+    """
+
+    def __init__(self, words: list[str], folder: Path, *, anew: bool = False) -> None:
+        self._said, self._out = (folder.parent / f"{folder.name} {name}" for name in ("said", "out"))
         self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
             status = 70
             try:
+                os.setsid()
                 os.chdir(folder)
-                errors = os.open(self._said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-                os.dup2(errors, 2)
+                for path, number in ((self._out, 1), (self._said, 2)):
+                    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+                if anew:
+                    os.execv(sys.executable, [sys.executable, "-m", "steadyrl", *words])
                 sys.argv = ["steadyrl", *words]
                 from steadyrl.cli import main as command
 
@@ -83,14 +99,42 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float = 60.0) -> tuple[str, str]:
-        """Wait until it has ended; return what it said."""
+        """Wait until it has ended; return what it said on its two outputs."""
         self.wait(timeout)
-        return "", self._said.read_text(errors="replace") if self._said.exists() else ""
+        out, said = (p.read_text(errors="replace") if p.exists() else "" for p in (self._out, self._said))
+        return out, said
+
+    def orphans(self, patience: float = 20.0) -> list[int]:
+        """Return the processes of its session that are still there after some seconds."""
+        deadline = time.monotonic() + patience
+        while (found := members(self.pid)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return found
 
 
-def start(words: list[str], folder: Path) -> Forked:
+def members(session: int) -> list[int]:
+    """Return the processes of a session that have not ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session and fields[0] not in "ZX":
+                found.append(int(path.parent.name))
+    return found
+
+
+def start(words: list[str], folder: Path, *, anew: bool = False) -> Forked:
     """Start a command in a folder."""
-    return Forked(words, folder)
+    return Forked(words, folder, anew=anew)
+
+
+def answer(out: str) -> dict[str, Any] | None:
+    """Return the JSON that an evaluation printed, without its times; None if there is none."""
+    try:
+        found = json.loads(out)
+    except json.JSONDecodeError:
+        return None
+    return {name: value for name, value in found.items() if "seconds" not in name}
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -109,7 +153,16 @@ def can_resume(run: str, folder: Path) -> bool:
     """Return whether an interrupted run left something to go on from."""
     if run.startswith("collect"):
         return (folder / "a.npz.partial").exists()
+    if run.startswith("evaluate"):
+        return False
     return (folder / "run" / "checkpoint.npz").exists() if run == "train" else (folder / "figures").exists()
+
+
+def at_work(run: str, folder: Path) -> bool:
+    """Return whether a run has begun, and holds its lock."""
+    if run == "reproduce":
+        return any(path.is_dir() for path in folder.glob("figures/*"))
+    return can_resume(run, folder)
 
 
 def disturb(trial: Trial, run: str, words: list[str], number: int, longest: float) -> None:
@@ -119,14 +172,15 @@ def disturb(trial: Trial, run: str, words: list[str], number: int, longest: floa
     folder.mkdir()
     for _ in range(generator.choice([1, 1, 2])):
         more = ["--resume"] if can_resume(run, folder) else []
-        process, kind = start([*words, *more], folder), generator.choice(SIGNALS)
+        kind, anew = generator.choice(SIGNALS), generator.randrange(STARTING) == 0
+        process = start([*words, *more], folder, anew=anew)
         try:
-            process.wait(generator.uniform(0.02, 0.9) * longest)
+            process.wait(generator.uniform(0.05, 4.0) if anew else generator.uniform(0.02, 0.9) * longest)
         except subprocess.TimeoutExpired:
             process.send_signal(kind)
             trial.tried[f"{run}: {kind.name}"] += 1
         try:
-            _, said = process.communicate(timeout=60)
+            out, said = process.communicate(timeout=60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
@@ -138,15 +192,24 @@ def disturb(trial: Trial, run: str, words: list[str], number: int, longest: floa
             trial.found(f"{run}, number {number}: a traceback after {kind.name}: {said[-300:]}")
         if process.returncode == -kind and kind != signal.SIGKILL:
             trial.tried["signals before the command had begun"] += 1
+        if "--json" in words and kind != signal.SIGKILL and out.strip():
+            if (said_so := answer(out)) is None:
+                trial.found(f"{run}, number {number}: no JSON after {kind.name}: {out[-300:]}")
+            elif said_so.get("stopped") == "interrupted":
+                trial.tried[f"{run}: answers after a signal"] += 1
+        if left := process.orphans():
+            trial.found(f"{run}, number {number}: processes {left} are left after {kind.name}")
         if process.returncode == 0:
             break
     if not complete(run, folder) or can_resume(run, folder):
         more = ["--resume"] if can_resume(run, folder) else []
         process = start([*words, *more], folder)
-        _, said = process.communicate(timeout=300)
+        out, said = process.communicate(timeout=300)
         if process.returncode:
             trial.found(f"{run}, number {number}: going on ended with {process.returncode}: {said[-300:]}")
             return
+        if "--json" in words:
+            (folder / "answer.json").write_text(json.dumps(answer(out)))
     trial.tried[f"{run}: results compared"] += 1
     ours, theirs = content(folder), content(trial.folder / f"{run} whole")
     differ = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
@@ -167,7 +230,7 @@ def second_run(trial: Trial, run: str, words: list[str]) -> None:
     folder.mkdir()
     first = start(words, folder)
     deadline = time.monotonic() + 60
-    while not can_resume(run, folder) and first.poll() is None and time.monotonic() < deadline:
+    while not at_work(run, folder) and first.poll() is None and time.monotonic() < deadline:
         time.sleep(0.005)
     first.send_signal(signal.SIGSTOP)  # it waits, and holds its lock
     if first.poll() is None:
@@ -195,12 +258,15 @@ def attack(trial: Trial, runs: dict[str, list[str]] = RUNS) -> None:
         whole.mkdir()
         began = time.monotonic()
         process = start(words, whole)
-        _, said = process.communicate(timeout=300)
+        out, said = process.communicate(timeout=300)
+        if "--json" in words:
+            (whole / "answer.json").write_text(json.dumps(answer(out)))
         lasted[run] = time.monotonic() - began
         if process.returncode:
             trial.found(f"{run}: an undisturbed run ended with {process.returncode}: {said[-500:]}")
             return
-        second_run(trial, run, words)
+        if "--out" in words:
+            second_run(trial, run, words)
     for number in range(trial.count):
         for run, words in runs.items():
             if trial.time_is_up():

@@ -12,7 +12,17 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from steadyrl.cli.options import Address, Backend, EnvironmentId, Make, PolicyName, Workers, check_out, make_arguments
+from steadyrl.cli.options import (
+    Address,
+    Backend,
+    EnvironmentId,
+    Make,
+    PolicyName,
+    StepTimeout,
+    Workers,
+    check_out,
+    make_arguments,
+)
 from steadyrl.common.files import why_no_such_file
 from steadyrl.common.quiet import output_to_stderr
 from steadyrl.common.tables import two_columns
@@ -40,9 +50,7 @@ def collect(
     backend: Backend = "auto",
     workers: Workers = None,
     address: Address = None,
-    step_timeout: Annotated[
-        float | None, typer.Option(help="Seconds that one environment step may take; a slower step is an error.")
-    ] = None,
+    step_timeout: StepTimeout = None,
     on_error: Annotated[str, typer.Option(help="'raise', or 'skip' to leave out episodes that fail.")] = "raise",
     max_episode_steps: Annotated[
         int | None,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from steadyrl.cli.options import AsJson, Backend, EnvironmentId, Make, Seed, Workers, make_arguments
+from steadyrl.cli.options import AsJson, Backend, EnvironmentId, Make, Seed, StepTimeout, Workers, make_arguments
 from steadyrl.common.checks import check_count
 from steadyrl.common.intervals import Interval
 from steadyrl.common.quiet import output_to_stderr
@@ -54,6 +54,7 @@ def evaluate(
     seed: Seed = 0,
     backend: Backend = "auto",
     workers: Workers = None,
+    step_timeout: StepTimeout = None,
     video: Annotated[
         Path | None,
         typer.Option(help="Write a video (.mp4 or .gif) of the episode with the median return. Not with EnvPool."),
@@ -96,6 +97,7 @@ def evaluate(
             seed=seed,
             backend=backend,
             workers=workers,
+            step_timeout=step_timeout,
             make_arguments=arguments,
             trajectories=video is not None,
             progress=not as_json,

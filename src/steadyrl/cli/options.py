@@ -26,6 +26,9 @@ Backend: TypeAlias = Annotated[str, typer.Option(help="'auto', 'serial', 'proces
 Workers: TypeAlias = Annotated[
     int | None, typer.Option(help="Number of processes, or of EnvPool's threads; by default one per core.")
 ]
+StepTimeout: TypeAlias = Annotated[
+    float | None, typer.Option(help="Seconds that one environment step may take; a slower step is an error.")
+]
 Address: TypeAlias = Annotated[
     str | None, typer.Option(help="Address of a Ray cluster; without it, 'ray' starts a local one.")
 ]

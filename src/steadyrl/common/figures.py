@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steadyrl.common.checks import as_path
 from steadyrl.common.storage import write_atomically
 from steadyrl.errors import FigureError, MissingExtraError
 
@@ -23,6 +24,7 @@ RAW, PERTURBED, QUIET = "#c1440e", "#1f6f8b", "#777777"
 
 def check_picture(path: str | os.PathLike[str]) -> str:
     """Return the file's suffix; raise unless its format is known, its folder exists and matplotlib is installed."""
+    path = as_path("path", path, FigureError)
     suffix = Path(path).suffix.lower()
     if suffix not in _FORMATS:
         raise FigureError(

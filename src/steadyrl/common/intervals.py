@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
+
+_LARGE = 1e100
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,10 @@ class Interval:
             return math.inf
         return (high - low) / (2 * abs(self.value))
 
+    def times(self, factor: float) -> Interval:
+        """Return the interval of the estimate times a positive number."""
+        return Interval(self.value * factor, self.low * factor, self.high * factor)
+
 
 def mean_interval(values: ArrayLike, level: float = 0.9) -> Interval:
     """Return the mean of independent values with its confidence interval (Student's t); infinite ends for one value.
@@ -39,11 +45,20 @@ def mean_interval(values: ArrayLike, level: float = 0.9) -> Interval:
         >>> mean_interval([1.0, 2.0, 3.0]).value
         2.0
     """
-    sample = np.asarray(values, dtype=float)
+    sample, scale = scaled_down(np.asarray(values, dtype=float))
     mean, n = float(sample.mean()), len(sample)
     if n < 2:
-        return Interval(mean, -math.inf, math.inf)
-    return student_interval(mean, float(sample.std(ddof=1)) / math.sqrt(n), n - 1, level)
+        return Interval(mean * scale, -math.inf, math.inf)
+    return student_interval(mean, float(sample.std(ddof=1)) / math.sqrt(n), n - 1, level).times(scale)
+
+
+def scaled_down(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    """Return values that can be squared and summed without overflow, and the factor that they were divided by.
+
+    Ordinary values are returned as they are, with a factor of 1.
+    """
+    largest = float(np.abs(values).max(initial=0.0))
+    return (values / largest, largest) if largest > _LARGE else (values, 1.0)
 
 
 def student_interval(value: float, error: float, degrees_of_freedom: int, level: float) -> Interval:

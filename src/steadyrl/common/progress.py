@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from steadyrl.common.checks import shown
 from steadyrl.common.terminal import clean
+from steadyrl.errors import SteadyrlError
 
 LINE_EVERY = 10.0
 """Seconds between two plain lines, and before the first one."""
@@ -185,4 +187,6 @@ def progress_for(stream: TextIO | bool | None = None) -> Progress:
     if stream is False:
         return Silent()
     target = sys.stderr if stream is None or stream is True else stream
-    return Bar(target) if target.isatty() else Lines(target)
+    if not callable(getattr(target, "write", None)):
+        raise SteadyrlError(f"progress is {shown(stream)}; it must be True, False, or a stream to write to")
+    return Bar(target) if callable(getattr(target, "isatty", None)) and target.isatty() else Lines(target)

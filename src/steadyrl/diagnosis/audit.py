@@ -36,6 +36,7 @@ Counts = NDArray[np.int64]
 _BLOCK = 1 << 18  # entries that are counted at once
 _FEWEST_EPISODES = 2  # of each environment that the memory holds
 _SMALL = 0.05  # relative bias that is not worth mentioning
+_MOST_POINTS = 100_000
 _TOO_FEW = 30  # episodes below which nothing is said
 
 
@@ -191,7 +192,8 @@ def audit_log(
         StatisticsError: if another argument cannot be used.
     """
     found = log if isinstance(log, EpisodeLog) else read_episode_log(log, num_envs=num_envs)
-    window, points = (whole_number(n, v, StatisticsError) for n, v in (("window", window), ("points", points)))
+    window = whole_number("window", window, StatisticsError)
+    points = whole_number("points", points, StatisticsError, most=_MOST_POINTS)
     level = check_level(level, StatisticsError)
     if memory is not None and not (is_number(memory) and memory >= 1):
         raise StatisticsError(f"memory is {shown(memory)}; it must be a number of steps, 1 or more, or math.inf")
@@ -201,7 +203,7 @@ def audit_log(
     logged, logged_length = (_trailing_means(x, finished, window) for x in (found.returns, found.length.astype(float)))
     rates = found.returns / found.length
     middle = np.array([_mean_rate(rates, found.length > end[-1] - last) for last in found.last])
-    tails = _Fair(found, window, memory, level, middle).tails()
+    tails = _Tails(found, middle)
     ends = [np.full(found.num_envs, side) for side in (rates.min(), rates.max())]
     curves = [_Fair(found, window, memory, level, rest).curve(times, tails) for rest in (middle, *ends)]
     fair = curves[0]
@@ -246,7 +248,7 @@ class _Fair:
         first = np.searchsorted(log.env[order], np.arange(log.num_envs + 1))
         self._of = [order[first[i] : first[i + 1]] for i in range(log.num_envs)]
 
-    def curve(self, times: Counts, tails: Array) -> Array:
+    def curve(self, times: Counts, tails: _Tails) -> Array:
         """Return [5, times]: value, low, high, mean length, unresolved."""
         given = None if self._memory is None or math.isinf(self._memory) else self._memory
         statistics = FairStatistics(self._log.num_envs, same_step=self._log.same_step, memory=given)
@@ -257,7 +259,7 @@ class _Fair:
             value, length, share = report.mean_return.value, report.mean_gymnasium_length.value, report.unresolved
             low, high = value - report.mean_return.low, report.mean_return.high - value
             if share > 0:  # one end was extended by an extrapolation, in the place of which later episodes are known
-                more, longer = tails[:, min(report.oldest_age, tails.shape[1] - 1)]
+                more, longer = tails.after(report.oldest_age)
                 # The share has an error of its own: a binomial one, of as many episodes as environments.
                 apart = self._quantile * abs(more) * math.sqrt(max(share * (1 - share), 0.0) / self._log.num_envs)
                 low = high = math.hypot(min(low, high), apart)
@@ -271,9 +273,7 @@ class _Fair:
     def _advance(self, statistics: FairStatistics, done: int, time: int) -> None:
         size = max(_BLOCK // self._log.num_envs, 1)
         for begin in range(done, time, size):
-            rewards, ended = self._block(begin, min(begin + size, time))
-            for row, over in zip(rewards, ended, strict=True):
-                statistics.update(row, over)
+            statistics.update_many(*self._block(begin, min(begin + size, time)))
 
     def _block(self, begin: int, until: int) -> tuple[Array, NDArray[np.bool_]]:
         """Return rewards and ends of all environments in the steps begin + 1, ..., until."""
@@ -292,20 +292,26 @@ class _Fair:
             ended[:, env] = age == length[at]
         return rewards, ended
 
-    def tails(self) -> Array:
-        """Return [2, ages + 1]: further return and steps of an episode that has outlived each age 0, 1, ..."""
-        log = self._log
+
+class _Tails:
+    """What is still to come of an episode that has outlived an age, by the life table of the whole log.
+
+    Between two ages at which a logged episode ended, or one that is not logged was last seen, visits do not change. So
+    there is one entry for each such age.
+    """
+
+    def __init__(self, log: EpisodeLog, rest: Array) -> None:
         running = np.maximum(int(log.end[-1]) - log.last, 0)
-        size = int(max(log.length.max(), running.max())) + 2
-        ends = np.bincount(log.length, minlength=size).astype(float)
-        rate = np.bincount(log.length, weights=log.returns / log.length, minlength=size)
-        rate += np.bincount(running, weights=self._rest, minlength=size)
-        visits, rewards = (
-            np.cumsum(x[::-1])[::-1] for x in (ends + np.bincount(running, minlength=size), rate)
-        )  # at each age, by those that reached it
-        seen = np.maximum(visits, 1.0)
-        tails = np.zeros((2, size))
-        for age in range(size - 1, 0, -1):
-            mean = np.array([rewards[age] / seen[age], min(visits[age], 1.0)])
-            tails[:, age - 1] = mean + (1 - ends[age] / seen[age]) * tails[:, age]
-        return tails
+        ages, place = np.unique(np.concatenate([log.length, running]), return_inverse=True)
+        rates = np.bincount(place, np.concatenate([log.returns / log.length, rest]))
+        ended = np.bincount(place[: len(log.length)], minlength=len(ages))
+        visits = np.bincount(place)[::-1].cumsum()[::-1]  # by those that reached an age
+        self._ages, self._lived = ages, 1 - ended / visits
+        self._rate = rates[::-1].cumsum()[::-1] / visits
+
+    def after(self, age: int) -> tuple[float, float]:
+        """Return the further return, and the further steps, of an episode that has outlived an age."""
+        first = int(np.searchsorted(self._ages, age, side="right"))
+        steps = np.diff(self._ages[first:], prepend=age)
+        alive = np.append(1.0, np.cumprod(self._lived[first:]))[: len(steps)]
+        return float((alive * steps) @ self._rate[first:]), float(alive @ steps)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Sequence
+from array import array
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 from steadyrl.common.checks import as_path, whole_number
 from steadyrl.errors import FileFormatError
 from steadyrl.lengths.columns import find_column
+from steadyrl.lengths.distribution import LONGEST
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -27,6 +30,7 @@ Counts = NDArray[np.int64]
 _RETURNS = ("r", "return", "returns", "reward", "ep_rew", "ep_return", "episode_return", "episodic_return", "score")
 _STEPS = ("step", "steps", "global_step", "end", "ended", "timestep", "timesteps", "total_steps")
 _ENVS = ("env", "env_index", "env_id", "environment", "worker")
+_MOST_ENVS = 1_000_000
 _FASTEST = 1e6  # steps per second; no single environment in Python is faster
 _SUSPICIOUS = 0.05  # share of episodes that were faster than that
 
@@ -100,7 +104,8 @@ class _Table:
     returns: Array
     clock: Array | None
     steps: Array | None
-    envs: NDArray[Any] | None
+    envs: Counts | None
+    """Numbers of environments, in the order in which they first appear."""
 
 
 def _files(path: Any) -> list[Path]:
@@ -113,59 +118,80 @@ def _files(path: Any) -> list[Path]:
         found += inside
     if not found:
         raise FileFormatError("no log was given; give a monitor.csv, or a directory of them")
+    seen: set[Path] = set()
+    for file in found:
+        if file.resolve() in seen:
+            raise FileFormatError(f"{str(file)!r} is given twice, and would be counted as two environments")
+        seen.add(file.resolve())
     return found
 
 
 def _by_number(file: Path) -> tuple[int, str]:
     number = file.name.split(".")[0]
-    return (int(number) if number.isdigit() else -1, file.name)
+    return (int(number) if number.isascii() and number.isdigit() and len(number) < 20 else -1, file.name)
 
 
 def _read(file: Path) -> _Table:
+    """Return the columns of a csv file, which is read row by row: what is not needed is never in memory."""
     where = repr(str(file))
     try:
         with open(file, encoding="utf-8-sig", newline="") as stream:
-            rows = [row for row in csv.reader(line for line in stream if not line.startswith("#")) if row]
+            rows = (row for row in csv.reader(line for line in stream if not line.startswith("#")) if row)
+            names = [name.strip() for name in next(rows, [])]
+            if not names:
+                raise FileFormatError(f"{where} is empty; it must have a line of names and one line for each episode")
+            found, envs = _columns(rows, _places(names, where), names, where)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise FileFormatError(f"{where} cannot be read as csv ({error})") from error
-    if not rows:
-        raise FileFormatError(f"{where} is empty; it must have a line of names and one line for each episode")
-    names, body = [name.strip() for name in rows[0]], rows[1:]
-    if body and len(body[-1]) < len(names):
-        body = body[:-1]  # a run that was killed while it wrote
-    if not body:
+    lengths = found["lengths"]
+    if not len(lengths):
         raise FileFormatError(f"{where} has no episodes")
-    length = find_column(names, None, where)
-    returns = _column(names, _RETURNS)
-    if returns is None:
+    if not ((lengths >= 1) & (lengths == np.floor(lengths)) & (lengths <= LONGEST)).all():
+        raise FileFormatError(f"{where} has lengths that are not whole numbers from 1 to {LONGEST:,}")
+    return _Table(lengths.astype(np.int64), found["returns"], found.get("t"), found.get("steps"), envs)
+
+
+def _places(names: Sequence[str], where: str) -> dict[str, int]:
+    """Return the columns that are of use, by what they are."""
+    places = {"lengths": find_column(names, None, where)}
+    wanted = {"returns": _RETURNS, "t": ("t",), "steps": _STEPS, "env": _ENVS}
+    places |= {what: place for what, name in wanted.items() if (place := _column(names, name)) is not None}
+    if "returns" not in places:
         raise FileFormatError(f"{where} has no column of returns, such as {', '.join(_RETURNS[:3])}")
-    places = {"t": _column(names, ("t",)), "steps": _column(names, _STEPS)}
-    lengths = _numbers(body, length, names, where)
-    if not ((lengths >= 1) & (lengths == np.floor(lengths)) & (lengths < 2**40)).all():
-        raise FileFormatError(f"{where} has lengths that are not whole numbers, 1 or more")
-    env = _column(names, _ENVS)
-    return _Table(
-        lengths.astype(np.int64),
-        _numbers(body, returns, names, where),
-        None if places["t"] is None else _numbers(body, places["t"], names, where),
-        None if places["steps"] is None else _numbers(body, places["steps"], names, where),
-        None if env is None else np.array([row[env] for row in body]),
-    )
+    return places
+
+
+def _columns(
+    rows: Iterable[list[str]], places: dict[str, int], names: Sequence[str], where: str
+) -> tuple[dict[str, Array], Counts | None]:
+    """Return the columns of numbers, and which environment each row is of, if the file says so."""
+    numbers = {what: (place, array("d")) for what, place in places.items() if what != "env"}
+    env, known, envs = places.get("env"), dict[str, int](), array("q")
+    short = 0  # the number of a row with too few cells
+    for number, row in enumerate(rows, 1):
+        if short:
+            raise FileFormatError(f"{where}: row {short:,} has fewer cells than there are names in the first line")
+        if len(row) < len(names):
+            short = number  # the last row, if a run was killed while it wrote
+            continue
+        for place, column in numbers.values():
+            try:
+                column.append(float(row[place]))
+            except ValueError as error:
+                text = f"{where}: column {names[place]!r} has something that is no number ({error})"
+                raise FileFormatError(text) from error
+        if env is not None:
+            envs.append(known.setdefault(row[env], len(known)))
+    found = {what: np.array(column) for what, (_, column) in numbers.items()}
+    for what, values in found.items():
+        if not np.isfinite(values).all():
+            raise FileFormatError(f"{where}: column {names[places[what]]!r} has a value that is not finite")
+    return found, None if env is None else np.array(envs, dtype=np.int64)
 
 
 def _column(names: Sequence[str], wanted: Sequence[str]) -> int | None:
     plain = [name.rsplit("/", 1)[-1].strip().lower() for name in names]
     return next((plain.index(name) for name in wanted if name in plain), None)
-
-
-def _numbers(body: list[list[str]], column: int, names: Sequence[str], where: str) -> Array:
-    try:
-        values = np.array([float(row[column]) for row in body])
-    except (ValueError, IndexError) as error:
-        raise FileFormatError(f"{where}: column {names[column]!r} has something that is no number ({error})") from error
-    if not np.isfinite(values).all():
-        raise FileFormatError(f"{where}: column {names[column]!r} has a value that is not finite")
-    return values
 
 
 def _refuse_mixed(table: _Table, file: Path) -> None:
@@ -192,39 +218,82 @@ def _of_monitors(tables: list[_Table], files: list[Path]) -> EpisodeLog:
 
 
 def _of_steps(table: _Table, file: Path, num_envs: int | None) -> EpisodeLog:
-    """Deal out episodes to environments: each to the one that became free last before it began.
+    """Deal out episodes to environments: each to one that became free just then, or else last before it began.
 
     Loggers disagree by a step about when an episode ended, and whether a reset takes a step. So the episodes of an
     environment are then laid end to end, with a step in between if most had one.
     """
     assert table.steps is not None
-    known = None if table.envs is None else np.unique(table.envs, return_inverse=True)
-    count = num_envs if num_envs is not None else 1 if known is None else len(known[0])
-    count = whole_number("num_envs", count, FileFormatError)
-    own = known[1] if known is not None and len(known[0]) == count else None
+    named = 1 if table.envs is None else int(table.envs.max()) + 1
+    count = whole_number("num_envs", named if num_envs is None else num_envs, FileFormatError, most=_MOST_ENVS)
+    own = table.envs if table.envs is not None and named == count else None
+    if not ((table.steps >= 0) & (table.steps < 2**53)).all():
+        raise FileFormatError(f"{file.name} has steps that are not numbers from 0 to 2^53")
     start = np.rint(table.steps / count).astype(np.int64) - table.lengths
     order = np.argsort(start, kind="stable")
-    free, env, gaps = np.zeros(count, dtype=np.int64), np.zeros(len(start), dtype=np.int64), []
-    for i in order:
-        ready = np.flatnonzero(free <= start[i] + 1)
-        ready = ready if own is None else ready[ready == own[i]]
-        if start[i] < -1 or not len(ready):
-            raise FileFormatError(
-                f"{file.name}: the episode of {table.lengths[i]} steps that ended at step {table.steps[i]:.0f} "
-                f"overlaps with those of all {count} environments; steps are counted over all environments together, "
-                "so give their number: num_envs=... (--num-envs)"
-            )
-        env[i] = ready[np.argmax(free[ready])]
-        if free[env[i]]:
-            gaps.append(start[i] - free[env[i]])
-        free[env[i]] = start[i] + table.lengths[i]
+    gap = _gap(start, table.lengths)
+    env, gaps = _dealt(start, table.lengths, order, count, own, gap, lambda i: _overlap(table, file, count, i))
     gap = int(bool(gaps) and float(np.median(gaps)) >= 1)
-    free[:] = 0
-    for i in order:
+    free = np.zeros(count, dtype=np.int64)
+    for i in order.tolist():
         start[i] = free[env[i]]
         free[env[i]] = start[i] + table.lengths[i] + gap
-    about = f"{file.name}, {count} environments"
+    about = f"{file.name}, {count} environments" if count > 1 else f"{file.name}, one environment"
     return _sorted(env, start, table.lengths, table.returns, table.clock, count, about, same_step=not gap)
+
+
+def _overlap(table: _Table, file: Path, count: int, i: int) -> FileFormatError:
+    assert table.steps is not None
+    return FileFormatError(
+        f"{file.name}: the episode of {table.lengths[i]} steps that ended at step {table.steps[i]:.0f} overlaps with "
+        f"those of all {count} environments; steps are counted over all environments together, so give their number: "
+        "num_envs=... (--num-envs)"
+    )
+
+
+def _gap(start: Counts, lengths: Counts) -> int:
+    """Return 1 if more episodes begin one step after the end of another than in the very step of an end, else 0."""
+    ends = np.unique(start + lengths)
+    return int(np.isin(start - 1, ends).sum() > np.isin(start, ends).sum())
+
+
+def _dealt(
+    start: Counts,
+    lengths: Counts,
+    order: Counts,
+    count: int,
+    own: Counts | None,
+    gap: int,
+    overlap: Callable[[int], Exception],
+) -> tuple[Counts, list[int]]:
+    """Return which environment ran each episode, and the steps between two episodes of one environment.
+
+    Where nobody says whose an episode is, it is that of an environment that became free just then, `gap` steps before
+    it began, or else of the one that became free last. Those that are free stand in a list in the order of that time,
+    so that finding one takes log(count) comparisons.
+    """
+    env, gaps = np.zeros(len(start), dtype=np.int64), []
+    free = [0] * count
+    waiting = [(0, -number) for number in range(count - 1, -1, -1)]
+    begins, steps = start.tolist(), lengths.tolist()
+    for i in order.tolist():
+        if own is None:
+            place = bisect_left(waiting, (begins[i] - gap + 1, -count)) - 1
+            if place < 0 or waiting[place][0] != begins[i] - gap:
+                place = bisect_left(waiting, (begins[i] + 2, -count)) - 1
+            if begins[i] < -1 or place < 0:
+                raise overlap(i)
+            number = -waiting.pop(place)[1]
+        else:
+            number = int(own[i])
+            if begins[i] < -1 or free[number] > begins[i] + 1:
+                raise overlap(i)
+        if free[number]:
+            gaps.append(begins[i] - free[number])
+        env[i], free[number] = number, begins[i] + steps[i]
+        if own is None:
+            insort(waiting, (free[number], -number))
+    return env, gaps
 
 
 def _sorted(

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from steadyrl.common.checks import shown
+
 _WHOLE = (int, np.integer)
 
 
@@ -32,7 +34,7 @@ def as_reward(value: Any) -> float:
         return float(value)
     array = _as_array(value)
     if array is None or array.size != 1 or array.dtype.kind not in "biuf":
-        raise InvalidValueError(f"the reward {_shown(value)}, which is not a number")
+        raise InvalidValueError(f"the reward {shown(value)}, which is not a number")
     return float(array.reshape(-1)[0])
 
 
@@ -50,24 +52,31 @@ def as_flag(name: str, value: Any) -> bool:
     array = _as_array(value)
     if array is not None and array.ndim == 0 and array.dtype.kind == "b":
         return bool(array)
-    raise InvalidValueError(f"{name} = {_shown(value)}, which is neither True nor False")
+    raise InvalidValueError(f"{name} = {shown(value)}, which is neither True nor False")
 
 
 def as_observation(value: Any, shape: tuple[int, ...]) -> Any:
     """Return an observation of a Box as an array of real numbers with the shape of the space."""
     array = _as_array(value)
     if array is None or array.dtype.kind not in "biuf":
-        raise InvalidValueError(f"the observation {_shown(value)}, which is not an array of numbers")
+        raise InvalidValueError(f"the observation {shown(value)}, which is not an array of numbers")
     if array.shape != shape:
         raise InvalidValueError(f"an observation of shape {array.shape}, but the observation space has {shape}")
     return array
+
+
+def as_info(value: Any) -> dict[str, Any]:
+    """Return an info, which must be a dictionary."""
+    if not isinstance(value, dict):
+        raise InvalidValueError(f"the info {shown(value)}, which is not a dictionary")
+    return value
 
 
 def as_state(value: Any, start: int, size: int) -> int:
     """Return the number of a Discrete observation, counted from 0."""
     array = _as_array(value)
     if array is None or array.ndim or array.dtype.kind not in "iub":
-        raise InvalidValueError(f"the observation {_shown(value)}, which is not a whole number")
+        raise InvalidValueError(f"the observation {shown(value)}, which is not a whole number")
     number = int(array) - start
     if not 0 <= number < size:
         raise InvalidValueError(f"the observation {int(array)}, which is not in {start}, ..., {start + size - 1}")
@@ -75,13 +84,8 @@ def as_state(value: Any, start: int, size: int) -> int:
 
 
 def _as_array(value: Any) -> Any:
-    """Return a value as an array, or None if it is none."""
+    """Return a value as an array, or None if it is none, or if a mask says that part of it has no value."""
     try:
-        return np.asarray(value)
+        return None if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
     except Exception:  # ragged lists, tensors on another device, objects with an __array__ of their own
         return None
-
-
-def _shown(value: Any) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 80 else f"{text[:77]}..."

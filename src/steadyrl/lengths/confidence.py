@@ -30,7 +30,7 @@ from scipy.special import stdtrit
 
 from steadyrl.common.checks import as_numbers, as_steps, check_level, check_rng, check_tolerance, whole_number
 from steadyrl.common.detours import Perturbation
-from steadyrl.common.intervals import Interval, student_interval
+from steadyrl.common.intervals import Interval, scaled_down, student_interval
 from steadyrl.common.values import hash_values, same_values
 from steadyrl.errors import LengthsError, MixingTimeError
 from steadyrl.lengths.distance_bands import DistanceBand, distance_band, studentised
@@ -110,9 +110,10 @@ def steady_state_mean(sums: ArrayLike, gymnasium_lengths: ArrayLike, *, level: f
     n = len(values)
     if n < 2:
         raise LengthsError("a confidence interval needs at least two episodes; only one was given")
+    values, scale = scaled_down(values)
     ratio = float(values.sum() / lengths.sum())
     error = float(np.std(values - ratio * lengths, ddof=1) / (lengths.mean() * math.sqrt(n)))
-    return student_interval(ratio, error, n - 1, level)
+    return student_interval(ratio, error, n - 1, level).times(scale)
 
 
 def mixing_time_or_never(

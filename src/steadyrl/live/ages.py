@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import shown
+from steadyrl.common.checks import plain_array, shown
 from steadyrl.errors import WrapperError
 
 Flags = NDArray[np.bool_]
@@ -111,12 +111,9 @@ def checked_flags(name: str, flags: Any, num_envs: int) -> Flags:
         >>> checked_flags("done", [True, False], 2)
         array([ True, False])
     """
-    if isinstance(flags, np.ndarray) and flags.dtype == np.bool_ and flags.shape == (num_envs,):
+    if type(flags) is np.ndarray and flags.dtype == np.bool_ and flags.shape == (num_envs,):
         return flags
-    try:
-        found = np.asarray(flags)
-    except (TypeError, ValueError, MemoryError, RuntimeError) as problem:
-        raise WrapperError(f"{name} is no array of booleans ({problem})") from problem
+    found = plain_array(name, flags, WrapperError)
     if found.dtype != np.bool_ or found.shape != (num_envs,):
         what = shown(flags) if found.ndim == 0 else f"an array of {found.dtype} with shape {found.shape}"
         raise WrapperError(

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from steadyrl.common.intervals import Interval, student_interval
+from steadyrl.errors import StatisticsError
 from steadyrl.live.fair_law import LENGTH, RETURN, SUCCESS, FairEstimate, FairState
 
 Array = NDArray[np.float64]
@@ -121,7 +122,16 @@ def make_report(
     reward_range: tuple[float, float] | None,
     longest: float,
 ) -> FairReport:
-    """Return the report on a state and its estimates."""
+    """Return the report on a state and its estimates.
+
+    Raises:
+        StatisticsError: if rewards are so large that their sums overflow.
+    """
+    numbers = (found.values, found.left_out, state.finished)
+    if not all(np.isfinite(part).all() for part in numbers):
+        raise StatisticsError(
+            f"the sum of rewards overflows: they go from {state.range[0]:.6g} to {state.range[1]:.6g}; scale them down"
+        )
     unresolved = found.unresolved if found.unresolved > _RESOLVED else 0.0
     returns = jackknife_interval(float(found.values[RETURN]), found.left_out[RETURN], level)
     lengths = jackknife_interval(float(found.values[LENGTH]), found.left_out[LENGTH], level)
@@ -171,11 +181,13 @@ def jackknife_interval(value: float, left_out: Array, level: float) -> Interval:
     if n < 2:
         return Interval(value, -math.inf, math.inf)
     apart = (n - 1) * (float(left_out.mean()) - left_out)  # what each unit adds, as if the estimate were a mean
-    deviation = math.sqrt(float(apart @ apart) / (n - 1))
+    scale = float(np.abs(apart).max())  # so that squares do not overflow
+    if not scale > 0:
+        return Interval(value, value, value)
+    apart /= scale
+    deviation = scale * math.sqrt(float(apart @ apart) / (n - 1))
     student = student_interval(value, deviation / math.sqrt(n), n - 1, level)
-    if not deviation > 0:
-        return student
-    skewness = float(np.mean((apart / deviation) ** 3))
+    skewness = float(np.mean((apart * (scale / deviation)) ** 3))
     quantile = float(stdtrit(n - 1, 0.5 + level / 2)) / math.sqrt(n)
     low, high = (value - deviation * _unskewed(x, skewness, n) for x in (quantile, -quantile))
     return Interval(value, min(student.low, low), max(student.high, high))

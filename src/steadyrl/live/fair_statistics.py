@@ -18,11 +18,13 @@ from steadyrl.errors import StatisticsError
 from steadyrl.live import fair_law as law
 from steadyrl.live.fair_law import FairState, Flags
 from steadyrl.live.fair_report import FairReport, make_report
+from steadyrl.live.states import restored
 
 Array = NDArray[np.float64]
 
 _BLOCK = 1 << 13  # entries that are written down before they are counted
 _FEWEST_ROWS, _MOST_ROWS = 16, 256
+_LARGEST_POWER = 100  # of e, by which weights may grow before they are scaled back
 
 
 class FairStatistics:
@@ -146,6 +148,39 @@ class FairStatistics:
         self._unchecked = True
         self._filled = at + 1
 
+    def update_many(self, rewards: Any, ended: Any) -> None:
+        """Take in many steps at once, as that many calls of `update` would.
+
+        Args:
+            rewards: the rewards, shape (steps, num_envs).
+            ended: whose episode ended by itself in each step, in the same shape.
+
+        Raises:
+            StatisticsError: as `update`; none of the steps is then taken in.
+        """
+        values = as_numbers("rewards", rewards, StatisticsError)
+        flags = as_numbers("ended", ended, StatisticsError)
+        if values.ndim != 2 or values.shape[1:] != self._shape or flags.shape != values.shape:
+            raise StatisticsError(
+                f"rewards have shape {values.shape} and ended has {flags.shape}; both must be (steps, {self.num_envs})"
+            )
+        if not np.isin(flags, (0, 1)).all():
+            raise StatisticsError(f"ended is {shown(ended)}; it must hold booleans")
+        self._fold()
+        over = flags.astype(bool)
+        ages, following = law.follow(self._state.ages, over, self.same_step)
+        values = np.where(ages > 0, values, 0.0)
+        self._check_block(ages, values, over)
+        memory, nobody = math.inf if self.memory is None else self.memory, np.zeros_like(over)
+        most = len(over) if math.isinf(memory) else max(int(_LARGEST_POWER * memory), 1)
+        for first in range(0, len(over), most):  # weights grow by exp(steps / memory)
+            part = slice(first, first + most)
+            parts = (ages[part], values[part], over[part], over[part], nobody[part])
+            with np.errstate(over="ignore"):  # report() says so
+                self._state = law.fold(self._state, *parts, memory)
+        self._state = self._state._replace(ages=following)
+        self._restarting = following == 0
+
     def reset(self, mask: Any = None, *, ages: Any = None) -> None:
         """Take note that environments were reset from outside: their running episodes are cut short.
 
@@ -161,6 +196,8 @@ class FairStatistics:
     def restarted(self, mask: Any) -> None:
         """Take note that the last step of these environments was a reset from outside, and is not to be counted."""
         flags = self._flags(mask, "mask")
+        if not self._filled:
+            raise StatisticsError("restarted is about the last step: call it right after update, before anything else")
         self._fold(void=flags)
         self._restart(flags, np.ones(self.num_envs, dtype=np.int64))
 
@@ -193,9 +230,11 @@ class FairStatistics:
         if not self._state.range[0] <= self._state.range[1]:
             raise StatisticsError("there is nothing to report: call update(rewards, ended) for each step first")
         longest = math.inf if self.max_episode_steps is None else float(self.max_episode_steps)
+        with np.errstate(over="ignore", invalid="ignore"):  # make_report refuses sums that overflow
+            estimate = law.estimate(self._state, longest)
         return make_report(
             self._state,
-            law.estimate(self._state, longest),
+            estimate,
             level=level,
             with_success=self._with_success,
             reward_range=self.reward_range,
@@ -232,11 +271,24 @@ class FairStatistics:
                 f"this is not the state of statistics of {self.num_envs} environments"
                 + (f"; {', '.join(missing)} is missing" if missing else f": ages have shape {np.shape(state['ages'])}")
             )
-        kinds: dict[str, Any] = {"weight": float, "steps": int, "ended": int, "cut": int, "complete": int}
-        self._fold()
-        self._state = FairState(**{name: kinds.get(name, np.array)(state[name]) for name in FairState._fields})
+        tables = np.shape(state["tables"])
+        like = law.init(self.num_envs, max_age=tables[-1] - 1 if len(tables) == 3 and tables[-1] else 1)._asdict()
+        if len(tables) == 3 and 0 < tables[1] <= like["tables"].shape[1]:  # groups may have been merged
+            like["tables"] = like["tables"][:, : tables[1]]
+        like = {name: np.asarray(value) for name, value in like.items()} | {"with_success": np.zeros((), dtype=bool)}
+        found = restored(state, like, StatisticsError)
+        groups = found["groups"]
+        if (found["ages"] < 0).any() or (groups < 0).any() or (groups >= found["tables"].shape[1]).any():
+            raise StatisticsError("this is not the state of statistics: ages or groups in it are out of range")
+        if not found["weight"] > 0:
+            raise StatisticsError(f"this is not the state of statistics: its weight is {found['weight']}")
+        self._with_success = bool(found.pop("with_success"))
+        numbers = {name: found[name].item() for name in ("weight", "steps", "ended", "cut", "complete")}
+        self._filled = 0
+        self._any_cut = self._unchecked = False
+        self._cut[:] = self._succeeded[:] = False
+        self._state = FairState(**found | numbers)
         self._restarting = self._state.ages == 0
-        self._with_success = bool(state["with_success"])
 
     def __repr__(self) -> str:
         return f"FairStatistics({self.num_envs}, same_step={self.same_step}, memory={self.memory}, steps={self.steps})"
@@ -257,9 +309,14 @@ class FairStatistics:
         self._filled = 0
         if self._unchecked:
             self._unchecked = False
-            self._check_block(ages, rewards, over)
+            try:
+                self._check_block(ages, rewards, over)
+            except StatisticsError:
+                self._drop(following)
+                raise
         memory = math.inf if self.memory is None else self.memory
-        state = law.fold(self._state, ages, rewards, ended, over, self._succeeded[rows], memory)
+        with np.errstate(over="ignore"):  # report() says so
+            state = law.fold(self._state, ages, rewards, ended, over, self._succeeded[rows], memory)
         self._state = state._replace(ages=following)
         if self._any_cut:
             self._cut[:] = False
@@ -267,6 +324,13 @@ class FairStatistics:
         if self._with_success:
             self._succeeded[:] = False
         self._restarting = following == 0
+
+    def _drop(self, ages: NDArray[np.int64]) -> None:
+        """Go on behind steps that are not counted: ages are known, the returns of running episodes are not."""
+        self._state = self._state._replace(ages=ages, whole=ages <= 1, returns=np.zeros(self.num_envs))
+        self._restarting = ages == 0
+        self._cut[:] = self._succeeded[:] = False
+        self._any_cut = False
 
     def _take(self, rewards: Any) -> int:
         """Write rewards down, and return in which row."""

@@ -20,6 +20,7 @@ from steadyrl.live import stagger_law as law
 from steadyrl.live.array_library import count
 from steadyrl.live.phase import PhaseReport
 from steadyrl.live.stagger_law import StaggerState
+from steadyrl.live.states import restored
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -223,7 +224,7 @@ class StaggerController:
         self._known, self._wait, self._end_rate = int(state.known), int(state.wait), float(state.end_rate)
 
     def _flags(self, flags: Any, name: str) -> Flags:
-        if isinstance(flags, np.ndarray) and flags.dtype == np.bool_ and flags.shape == (self.num_envs,):
+        if type(flags) is np.ndarray and flags.dtype == np.bool_ and flags.shape == (self.num_envs,):
             return flags
         values = plain_array(name, flags, StaggerError)
         if values.shape != (self.num_envs,):
@@ -231,7 +232,7 @@ class StaggerController:
                 f"{name} has shape {values.shape}; for {self.num_envs} environments it must be ({self.num_envs},)"
             )
         if values.dtype.kind not in "biuf" or not np.isin(values, (0, 1)).all():
-            raise StaggerError(f"{name} is {flags!r}; it must hold booleans, one for each environment")
+            raise StaggerError(f"{name} is {shown(flags)}; it must hold booleans, one for each environment")
         return values.astype(bool)
 
     @property
@@ -310,10 +311,14 @@ class StaggerController:
                 f"this is not the state of a controller of {self.num_envs} environments"
                 + (f"; {', '.join(missing)} is missing" if missing else f": ages have shape {np.shape(state['ages'])}")
             )
-        like = law.init(self.num_envs)._asdict()
-        self._remember(StaggerState(**{name: np.array(state[name], dtype=like[name].dtype) for name in like}))
-        self._lived = np.array(state["ages"], dtype=np.int64) - 1
-        self._restarting = np.array(state["restarting"], dtype=bool)
+        like = law.init(self.num_envs, max(np.size(state["new_visits"]) - 1, 1))._asdict()
+        found = restored(state, like, StaggerError)
+        ages, size = found["ages"], len(found["new_visits"])
+        if (ages < (0 if self.late_cuts else 1)).any() or not 0 <= found["known"] < size or found["wait"] < 1:
+            raise StaggerError("this is not the state of a controller: ages in it are out of range")
+        self._remember(StaggerState(**found))
+        self._lived = ages.astype(np.int64) - 1
+        self._restarting = found["restarting"]
         late: Flags = self._lived < 0
         self._late = late if late.any() else None
         self._oldest = int(self._lived.max()) + (0 if self.same_step else 1)

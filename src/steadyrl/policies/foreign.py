@@ -241,7 +241,7 @@ def _function_policy(function: Any, observations: ObservationCodec, actions: Act
         policy = FunctionPolicy(function, observations, actions, single, draws)
         try:
             actions.check(policy.act(flat, np.random.default_rng(0)), 2)
-        except Exception as error:  # the function may raise anything for what it does not take
+        except (Exception, SystemExit) as error:  # the function may raise anything for what it does not take
             problems.append(f"{type(error).__name__}: {error}")
         else:
             return policy

@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TextIO
 
 import numpy as np
 
-from steadyrl.common.checks import check_seed, is_number, shown, whole_number
-from steadyrl.common.progress import progress_for
+from steadyrl.common.checks import is_number, shown, whole_number
+from steadyrl.common.progress import Progress, progress_for
 from steadyrl.environments.codecs import action_codec, observation_codec
 from steadyrl.environments.sources import Description, Source
-from steadyrl.errors import NonFiniteError, PolicyError, RolloutError, SteadyrlError
+from steadyrl.errors import CopyLostError, NonFiniteError, PolicyError, RolloutError, SteadyrlError
 from steadyrl.live.fair_report import FairReport
 from steadyrl.policies.networks import Policy
-from steadyrl.rollouts.planning import Options
+from steadyrl.rollouts.planning import Options, checked
+from steadyrl.rollouts.repeatability import MESSAGE
 from steadyrl.sspg.interrupts import Interrupts
-from steadyrl.sspg.vector_envs import bare_vector_env, choose_for
+from steadyrl.sspg.vector_envs import bare_vector_env, choose_for, repeats_itself
+from steadyrl.wrappers.lost_copies import NamingLostCopies
 from steadyrl.wrappers.record_fair_statistics import RecordFairStatistics
 
 _SPAWN = 11
@@ -88,20 +91,29 @@ def run_budget(
     seed: int = 0,
     backend: str = "auto",
     workers: int | None = None,
+    step_timeout: float | None = None,
     level: float = 0.95,
     progress: bool | TextIO = False,
 ) -> BudgetRun:
     """Run environments side by side until the budget is spent, or until Ctrl-C, and return what is known then."""
     limit = description.max_episode_steps
     count = budget.default_num_envs(limit) if num_envs is None else whole_number("num_envs", num_envs, RolloutError)
-    check_seed(seed)
-    kind, reason = choose_for(source, description, count, Options(seed=seed, backend=backend, workers=workers))
+    options = Options(seed=seed, backend=backend, workers=workers, step_timeout=step_timeout)
+    if step_timeout is not None and backend == "envpool":
+        raise RolloutError("EnvPool's threads cannot be ended, so they take no step_timeout; use backend 'processes'")
+    kind, reason = choose_for(source, description, count, options)
+    if step_timeout is not None:
+        kind, reason = "processes", "a step timeout was given"
     sequence = np.random.SeedSequence(seed, spawn_key=(_SPAWN,))
     first = int(sequence.generate_state(1)[0]) >> 1
-    envs = RecordFairStatistics(
-        bare_vector_env(source, kind, count, seed=first, workers=workers), level=level, max_episode_steps=limit
-    )
     shown_progress = progress_for(progress)
+    if kind == "serial":
+        _warn_unless_it_repeats(source, description, first, shown_progress, aloud=progress is False)
+    envs = RecordFairStatistics(
+        bare_vector_env(source, kind, count, seed=first, workers=workers, step_timeout=step_timeout),
+        level=level,
+        max_episode_steps=limit,
+    )
     try:
         step = _stepper(envs, source, description, policy, first, np.random.default_rng(sequence))
         watch = _Watch(envs, budget)
@@ -120,6 +132,20 @@ def run_budget(
     return BudgetRun(envs.report(), count, time.monotonic() - watch.begun, about, watch.stopped)
 
 
+def _warn_unless_it_repeats(
+    source: Source, description: Description, seed: int, shown_progress: Progress, *, aloud: bool
+) -> None:
+    """Say so if no seed can make the evaluation repeatable; environments that were looked at before are known."""
+    known = (source.name, source.digest)
+    if known in checked or repeats_itself(source, observation_codec(description.observation_space), seed=seed):
+        checked.add(known)
+        return
+    text = MESSAGE.format(name=source.name)
+    shown_progress.note(f"warning: {text}")
+    if aloud:
+        warnings.warn(text, stacklevel=4)
+
+
 def _stepper(
     envs: Any, source: Source, description: Description, policy: Policy, seed: int, rng: np.random.Generator
 ) -> Callable[[], None]:
@@ -127,25 +153,47 @@ def _stepper(
     seen, codec = observation_codec(description.observation_space), action_codec(description.action_space)
     rows = np.empty((envs.num_envs, seen.width))
 
+    naming = NamingLostCopies(envs)
+
     def observe(observations: Any) -> None:
         seen.rows(observations, rows)
         if not math.isfinite(rows.sum()) and not np.isfinite(rows).all():
             raise NonFiniteError(f"{source.name} returned an observation that is not finite; mend the environment")
 
     def step() -> None:
-        actions = policy.act(seen.flattened(rows), rng)
+        actions = _acting(policy, seen.flattened(rows), rng)
         if not math.isfinite(np.sum(actions)):
             raise PolicyError("the policy chose an action that is not finite")
-        observe(_calling(source, envs.step, codec.sent(actions))[0])
+        observe(_calling(source, naming, envs.step, codec.sent(actions))[0])
 
-    observe(_calling(source, envs.reset, seed=seed)[0])
-    codec.check(policy.act(seen.flattened(rows), np.random.default_rng(0)), envs.num_envs)
+    observe(_calling(source, naming, envs.reset, seed=seed)[0])
+    codec.check(_acting(policy, seen.flattened(rows), np.random.default_rng(0)), envs.num_envs)
     return step
 
 
-def _calling(source: Source, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+def _acting(policy: Policy, observations: Any, rng: np.random.Generator) -> Any:
     try:
-        return function(*arguments, **named)
+        return policy.act(observations, rng)
+    except SystemExit as error:
+        raise RolloutError(
+            f"the policy called sys.exit({error.code!r}); have it raise an error instead, or return actions"
+        ) from error
+
+
+def _calling(source: Source, naming: NamingLostCopies, function: Any, *arguments: Any, **named: Any) -> Any:
+    """Call a method of the environments; what they raise becomes an error that names them."""
+    try:
+        with naming:
+            return function(*arguments, **named)
+    except CopyLostError as error:
+        which, cause = error.copies[0], error.__cause__
+        if isinstance(cause, EOFError | ConnectionError):
+            raise RolloutError(
+                f"the process of environment {which} of {source.name} ended; mend what ends it"
+            ) from error
+        did = str(cause) if isinstance(cause, SteadyrlError) else f"raised {type(cause).__name__}: {cause}"
+        text = f"{source.name}, environment {which}: {did} in {function.__name__}; mend the environment"
+        raise RolloutError(text) from error
     except (SteadyrlError, MemoryError):
         raise
     except Exception as error:

@@ -55,6 +55,7 @@ def evaluate(
     seed: int = 0,
     backend: str = "auto",
     workers: int | None = None,
+    step_timeout: float | None = None,
     make_arguments: Mapping[str, Any] | None = None,
     trajectories: bool = False,
     level: float = 0.95,
@@ -83,6 +84,8 @@ def evaluate(
         seed: seed of everything random.
         backend: as for `collect_episodes`; with a budget not "ray".
         workers: as for `collect_episodes`.
+        step_timeout: the seconds that one step may take; a slower one is an error. Environments then run in processes
+            that can be ended.
         make_arguments: arguments for gymnasium.make, if `environment` is an id or a spec.
         trajectories: whether to keep observations, actions and rewards, as a video needs them; for complete episodes.
         level: confidence level of the intervals: Student's t for episodes, the jackknife over environments for budgets.
@@ -127,6 +130,7 @@ def evaluate(
             seed=seed,
             backend=backend,
             workers=workers,
+            step_timeout=step_timeout,
             level=level,
             progress=progress,
         )
@@ -139,6 +143,7 @@ def evaluate(
         seed=seed,
         backend=backend,
         workers=workers,
+        step_timeout=step_timeout,
         make_arguments=make_arguments,
         observation_sums=False,
         trajectories=trajectories,

@@ -201,7 +201,8 @@ class Run:
     @property
     def _name(self) -> str:
         arguments = "".join(f" {key}={value!r}" for key, value in sorted(self.source.arguments.items()))
-        return (self.source.id or self.source.name) + arguments
+        digest = f" {self.source.digest}" if self.source.digest else ""
+        return (self.source.id or self.source.name) + arguments + digest
 
     def _hold(self, out: Path, *, resume: bool) -> None:
         """Make the directory and keep other runs out of it; look again then, since one may have just ended there."""

@@ -5,20 +5,24 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import warnings
 from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector.async_vector_env import AsyncState
 
 from steadyrl.common.machine import cores
-from steadyrl.environments.returned import as_flag, as_observation, as_reward
-from steadyrl.environments.sources import Description, Source
-from steadyrl.errors import StepTimeoutError, TrainingError
+from steadyrl.environments.codecs import ObservationCodec
+from steadyrl.environments.returned import as_flag, as_info, as_observation, as_reward, as_state
+from steadyrl.environments.sources import Description, Source, close_quietly
+from steadyrl.errors import RolloutError, StepTimeoutError, TrainingError
 from steadyrl.integrations.envpool.twins import against_envpool
 from steadyrl.integrations.envpool.vector_env import EnvPoolVectorEnv
-from steadyrl.rollouts.planning import Backend, Options, choose_backend
+from steadyrl.rollouts.planning import MOST_WORKERS, Backend, Options, choose_backend
+from steadyrl.rollouts.repeatability import STEPS
 from steadyrl.rollouts.worker import end_with
 from steadyrl.sspg.settings import ResolvedSettings
 from steadyrl.wrappers.phase_monitor import PhaseMonitor
@@ -26,6 +30,7 @@ from steadyrl.wrappers.staggered_vector_env import StaggeredVectorEnv
 
 _SEEDS = 7
 """First spawn key of the environments' seeds."""
+_MOST_ENVS = 1_000_000
 
 
 def choose(source: Source, description: Description, settings: ResolvedSettings) -> tuple[Backend, str]:
@@ -75,6 +80,9 @@ def bare_vector_env(
     step_timeout: float | None = None,
 ) -> Any:
     """Return so many environments that are stepped together, in NEXT_STEP mode, to be reset with the same seed."""
+    most = MOST_WORKERS if backend == "processes" else _MOST_ENVS
+    if num_envs > most:
+        raise RolloutError(f"num_envs is {num_envs:,}; with the backend {backend!r} it may be {most:,} at most")
     if backend == "envpool":
         assert source.id is not None
         threads = min(workers or cores(), num_envs)
@@ -84,6 +92,33 @@ def bare_vector_env(
     if backend == "processes":
         return TimedVectorEnv([partial(_make, source, os.getpid())] * num_envs, step_timeout)
     raise TrainingError(f"environments that never stop cannot be stepped by {backend!r}; use 'envpool'")
+
+
+def repeats_itself(source: Source, observations: ObservationCodec, *, seed: int) -> bool:
+    """Return whether an episode of random actions, or its first 200 steps, is the same for the same seed again."""
+    traces = [_trace(source, observations, seed) for _ in range(2)]
+    return all(np.array_equal(one, other, equal_nan=True) for one, other in zip(*traces, strict=True))
+
+
+def _trace(source: Source, observations: ObservationCodec, seed: int) -> tuple[Any, Any]:
+    """Return the rows of observations and the rewards of an episode, up to where the environment fails, if it does."""
+    write, rows, rewards = observations.writer(), [np.zeros(observations.width)], []
+    env = _checked(source)
+    try:
+        write(rows[0], env.reset(seed=seed)[0])
+        env.action_space.seed(seed)
+        for _ in range(STEPS):
+            observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+            rows.append(np.zeros(observations.width))
+            write(rows[-1], observation)
+            rewards.append(reward)
+            if terminated or truncated:
+                break
+    except Exception:  # it will fail again where that is told
+        pass
+    finally:
+        close_quietly(env)
+    return np.array(rows), np.array(rewards)
 
 
 class TimedVectorEnv(AsyncVectorEnv):
@@ -102,6 +137,21 @@ class TimedVectorEnv(AsyncVectorEnv):
         """Reset all environments, or those of options["reset_mask"]."""
         self.reset_async(seed=seed, options=options)
         return self._in_time("reset", self.reset_wait)
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """End the processes; where one still owes an answer, nobody waits for it."""
+        if self._state != AsyncState.DEFAULT:
+            self._state, terminate = AsyncState.DEFAULT, True
+        if terminate:
+            for process in self.processes:
+                process.kill()  # an environment may not listen to SIGTERM
+        super().close_extras(timeout, terminate)
+
+    def _raise_if_errors(self, successes: Any) -> None:
+        if not all(successes):
+            with warnings.catch_warnings():  # Gymnasium's, that a process is shut down
+                warnings.simplefilter("ignore")
+                super()._raise_if_errors(successes)
 
     def _in_time(self, what: str, wait: Any) -> Any:
         try:
@@ -129,11 +179,43 @@ def _checked(source: Source) -> Any:
 
 
 class _Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Refuses what vector environments would turn into numbers: the reward "1.5", an observation of another shape."""
+    """Refuses what vector environments would turn into numbers: the reward "1.5", an observation of another shape.
+
+    An environment that calls sys.exit gets an error as well, which would otherwise end the program or its process; and
+    where it forks, the child ends here, so that it does not go on with the run.
+    """
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self._process = os.getpid()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode, and look at what came back."""
+        observation, info = self._call(self.env.reset, seed=seed, options=options)
+        self._look_at(observation)
+        return observation, as_info(info)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take a step, and look at what came back."""
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        if isinstance(self.env.observation_space, gymnasium.spaces.Box):
-            as_observation(observation, self.env.observation_space.shape)
-        return observation, as_reward(reward), as_flag("terminated", terminated), as_flag("truncated", truncated), info
+        observation, reward, terminated, truncated, info = self._call(self.env.step, action)
+        self._look_at(observation)
+        ends = as_flag("terminated", terminated), as_flag("truncated", truncated)
+        return observation, as_reward(reward), *ends, as_info(info)
+
+    def _call(self, method: Any, *arguments: Any, **named: Any) -> Any:
+        try:
+            return method(*arguments, **named)
+        except SystemExit as error:
+            raise RolloutError(
+                f"the environment called sys.exit({error.code!r}); have it raise an error, or end the episode, instead"
+            ) from error
+        finally:
+            if os.getpid() != self._process:
+                os._exit(1)
+
+    def _look_at(self, observation: Any) -> None:
+        space = self.env.observation_space
+        if isinstance(space, gymnasium.spaces.Box):
+            as_observation(observation, space.shape)
+        elif isinstance(space, gymnasium.spaces.Discrete):
+            as_state(observation, int(space.start), int(space.n))

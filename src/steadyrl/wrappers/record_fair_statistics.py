@@ -11,8 +11,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import check_flag, check_level, shown
-from steadyrl.errors import WrapperError
+from steadyrl.common.checks import check_flag, check_level, plain_array, shown
+from steadyrl.errors import StatisticsError, WrapperError
 from steadyrl.live.fair_report import FairReport
 from steadyrl.live.fair_statistics import FairStatistics
 from steadyrl.wrappers.vectors import autoreset_mode, cut_copies, reset_some
@@ -79,6 +79,7 @@ class RecordFairStatistics(VectorWrapper[Any, Any, Any, Any, Any]):
         self._summary = summary = check_flag("summary", summary, WrapperError)
         self._plain = not (summary or callable(success))  # what it does depends on rewards, ends and infos only
         self._level = check_level(level, WrapperError)
+        self._restarting: NDArray[np.bool_] | None = None
         self._statistics = FairStatistics(
             self.num_envs,
             same_step=mode != AutoresetMode.NEXT_STEP,
@@ -96,9 +97,9 @@ class RecordFairStatistics(VectorWrapper[Any, Any, Any, Any, Any]):
         """Return mean return, length and success of all episodes so far, with intervals."""
         return self._statistics.report(self._level if level is None else level)
 
-    def restarted(self, mask: NDArray[np.bool_]) -> None:
-        """Take note that the last step was a reset of these environments, by a `StaggeredVectorEnv` around this one."""
-        self._statistics.restarted(mask)
+    def restarting(self, mask: NDArray[np.bool_]) -> None:
+        """Take note that the next step is a reset of these environments, by a `StaggeredVectorEnv` around this one."""
+        self._restarting = mask
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -111,7 +112,7 @@ class RecordFairStatistics(VectorWrapper[Any, Any, Any, Any, Any]):
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments."""
         found: tuple[Any, Any, Any, Any, dict[str, Any]] = self.env.step(actions)
-        if self._plain and not found[4]:  # no infos
+        if self._plain and not found[4] and self._restarting is None:  # no infos
             self._statistics.watch(found[1], found[2], found[3])
             return found
         observations, rewards, terminated, truncated, infos = found
@@ -121,6 +122,9 @@ class RecordFairStatistics(VectorWrapper[Any, Any, Any, Any, Any]):
         some = bool(ended.any())
         said = self._succeeded(rewards, terminated, truncated, infos) if some else None
         self._statistics.update(rewards, ended, cut, said)
+        if self._restarting is not None:  # before a summary: what is counted cannot be taken back
+            self._statistics.restarted(self._restarting)
+            self._restarting = None
         if self._summary and some:
             infos = {**infos, **self._summarised(ended)}
         return observations, rewards, terminated, truncated, infos
@@ -134,7 +138,12 @@ class RecordFairStatistics(VectorWrapper[Any, Any, Any, Any, Any]):
             return None
         said = last.get(f"_{self._success}", np.ones(self.num_envs, dtype=bool))
         values = last[self._success]
-        return np.array([bool(value) if there else False for value, there in zip(values, said, strict=True)])
+        if np.shape(values)[:1] != (self.num_envs,):
+            raise StatisticsError(
+                f"the info {self._success!r} is {shown(values)}; it must say for each of {self.num_envs} environments "
+                "whether its episode was a success"
+            )
+        return np.array([there and is_success(value) for value, there in zip(values, said, strict=True)])
 
     def _summarised(self, ended: NDArray[np.bool_]) -> dict[str, Any]:
         report = self.report()
@@ -146,6 +155,22 @@ class RecordFairStatistics(VectorWrapper[Any, Any, Any, Any, Any]):
             "unresolved": report.unresolved,
         }
         return {"fair": {name: np.where(ended, value, 0.0) for name, value in entries.items()}, "_fair": ended}
+
+
+def is_success(value: Any) -> bool:
+    """Return what an info says about success as a bool: True, False, or a number that is 0 or not.
+
+    Raises:
+        StatisticsError: if it says something else.
+
+    Example:
+        >>> is_success(np.float32(1.0)), is_success(np.array([False]))
+        (True, False)
+    """
+    found = plain_array("is_success", value, StatisticsError)
+    if found.size != 1 or found.dtype.kind not in "biuf" or found.reshape(-1)[0] != found.reshape(-1)[0]:
+        raise StatisticsError(f"an info says {shown(value)} about success; it must be True or False, or 0 or 1")
+    return bool(found.reshape(-1)[0])
 
 
 def _time_limit(env: VectorEnv[Any, Any, Any]) -> int | None:

@@ -98,10 +98,10 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
         )
         self._resets = PartialResets(env)
         self._naming = NamingLostCopies(env)
-        self._monitors = [layer for layer in _layers(env) if isinstance(layer, PhaseMonitor | RecordFairStatistics)]
+        self._recorders = [layer for layer in _layers(env) if isinstance(layer, RecordFairStatistics)]
+        self._monitors = [layer for layer in _layers(env) if isinstance(layer, PhaseMonitor)]
         for monitor in self._monitors:
-            if isinstance(monitor, PhaseMonitor):
-                monitor.cured_by(self)
+            monitor.cured_by(self)
         self._unready = True  # until the first reset
         self._over = np.zeros(self.num_envs, dtype=bool)  # ended or cut in the last step, and not reset yet
         self._cut: Any = None  # those of them that were cut and are to be reset by us (NEXT_STEP)
@@ -187,6 +187,8 @@ class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
         ended, self._cut = self._cut, None
         if self._resets.by_flag:
             self._resets.mark(ended)
+            for recorder in self._recorders:
+                recorder.restarting(ended)
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
         observations, infos = self._restarted(observations, infos, ended)
         rewards, terminated, truncated = (

@@ -20,6 +20,7 @@ from steadyrl.common.intervals import Interval
 from steadyrl.errors import StatisticsError
 from steadyrl.live.fair_report import FairReport
 from steadyrl.live.fair_statistics import FairStatistics
+from steadyrl.wrappers.record_fair_statistics import is_success
 
 _FEWEST_EPISODES = 2  # of each environment that the memory holds, so that ages up to the longest are still known
 
@@ -65,7 +66,7 @@ class FairStatisticsCallback(BaseCallback):
         super().__init__(verbose)
         self._level = check_level(level, StatisticsError)
         self._follows = memory is None
-        self._memory = None if memory is None or memory == math.inf else memory
+        self._memory = None if isinstance(memory, float) and memory == math.inf else memory
         self._range, self._limit = reward_range, max_episode_steps
         self._made(1, max_episode_steps)  # so that errors come at once
         self._statistics: FairStatistics | None = None
@@ -128,7 +129,7 @@ class FairStatisticsCallback(BaseCallback):
         for i in np.flatnonzero(dones):
             cut[i] = infos[i].get("staggered", False)
             if infos[i].get("is_success") is not None:
-                success[i], said = bool(infos[i]["is_success"]), True
+                success[i], said = is_success(infos[i]["is_success"]), True
         return cut, success if said else None
 
     def _is_due(self, ended: int) -> bool:

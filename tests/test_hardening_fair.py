@@ -1,0 +1,468 @@
+"""Attacks on fair statistics, evaluations with a budget and audits of logs.
+
+Every test here failed before the fault that it names was mended.
+"""
+
+import os
+import random
+import sys
+import time
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from scripted import Clock, Dice
+from steadyrl import (
+    FairStatistics,
+    PhaseTracker,
+    RecordFairStatistics,
+    Settings,
+    StaggerController,
+    StaggeredVectorEnv,
+    audit_log,
+    evaluate,
+    steady_state_mean,
+    train,
+)
+from steadyrl.common.intervals import mean_interval
+from steadyrl.common.progress import progress_for
+from steadyrl.diagnosis.audit import _Tails
+from steadyrl.diagnosis.episode_logs import EpisodeLog, read_episode_log
+from steadyrl.errors import (
+    FigureError,
+    FileFormatError,
+    PolicyError,
+    RolloutError,
+    StatisticsError,
+    SteadyrlError,
+    TrainingError,
+    WrapperError,
+)
+from steadyrl.integrations.sb3 import FairStatisticsCallback
+
+MAIN = os.getpid()
+
+
+class Rude(Dice):
+    """Does something odd in its second step."""
+
+    def __init__(self, deed):
+        super().__init__()
+        self.deed = deed
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        if self.steps == 2:
+            if self.deed == "exit":
+                sys.exit(0)
+            if self.deed == "die" and os.getpid() != MAIN:
+                os._exit(0)
+            if self.deed == "hang" and os.getpid() != MAIN:
+                time.sleep(600)
+            if self.deed == "fork" and os.fork() == 0:
+                return observation, reward, terminated, truncated, info
+            if self.deed == "info":
+                info = None
+            if self.deed == "masked":
+                reward = np.ma.masked_array([1.0], [True])
+        return observation, reward, terminated, truncated, info
+
+
+class Cell(gymnasium.Env):
+    """Its observation is a state that its space does not have."""
+
+    observation_space, action_space = spaces.Discrete(3), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        return 7, 1.0, False, False, {}
+
+
+class Restless(Dice):
+    """Draws from Python's global generator."""
+
+    def step(self, action):
+        observation, *rest = super().step(action)
+        return observation + np.float32(random.random()), *rest
+
+
+# Evaluations with a budget
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_an_environment_that_exits_is_named(backend):
+    with pytest.raises(RolloutError, match=r"Rude.*environment 0.*sys\.exit\(0\)"):
+        evaluate(partial(Rude, "exit"), "uniform", steps=100, num_envs=2, backend=backend)
+
+
+def test_an_environment_whose_process_dies_is_named():
+    with pytest.raises(RolloutError, match=r"the process of environment 0 of .* ended"):
+        evaluate(partial(Rude, "die"), "uniform", steps=100, num_envs=2, backend="processes")
+
+
+def test_an_environment_that_hangs_is_ended_by_the_step_timeout():
+    began = time.monotonic()
+    with pytest.raises(SteadyrlError, match=r"took longer than step_timeout, 0\.5 s"):
+        evaluate(partial(Rude, "hang"), "uniform", steps=100, num_envs=2, step_timeout=0.5)
+    assert time.monotonic() - began < 60  # it sleeps 600
+
+
+def test_a_child_that_an_environment_forks_does_not_go_on_with_the_evaluation(tmp_path):
+    found = evaluate(partial(Rude, "fork"), "uniform", steps=100, num_envs=2, backend="serial", seed=1)
+    with open(tmp_path / f"{os.getpid()}", "x"):  # two processes that go on from here would write two files
+        pass
+    assert found.report.steps == 100
+    assert [file.name for file in tmp_path.iterdir()] == [str(MAIN)]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (partial(Rude, "info"), "info None.*not a dictionary"),
+        (partial(Rude, "masked"), "reward .*not a number"),
+        (Cell, "observation 7, which is not in 0, ..., 2"),
+    ],
+)
+def test_what_is_no_info_no_reward_and_no_state_is_refused(make, words):
+    with pytest.raises(RolloutError, match=words):
+        evaluate(make, "uniform", steps=100, num_envs=2, backend="serial")
+
+
+@pytest.mark.parametrize("at", [0, 9])
+def test_a_policy_that_exits_is_an_error(at):
+    calls = []
+
+    def leave(observations):
+        calls.append(None)
+        if len(calls) > at:
+            sys.exit(0)
+        return np.zeros(len(observations), dtype=int)
+
+    with pytest.raises((RolloutError, PolicyError), match=r"SystemExit: 0|the policy called sys\.exit\(0\)"):
+        evaluate(Dice, leave, steps=100, num_envs=2, backend="serial")
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_a_billion_environments_are_refused(backend):
+    with pytest.raises(RolloutError, match="num_envs is 1,000,000,000"):
+        evaluate(Dice, "uniform", steps=100, num_envs=10**9, backend=backend)
+
+
+def test_an_evaluation_that_no_seed_repeats_is_warned_of():
+    with pytest.warns(UserWarning, match="Restless"):
+        evaluate(Restless, "uniform", steps=100, num_envs=2, backend="serial")
+
+
+@pytest.mark.parametrize("progress", ["yes", 3])
+def test_progress_is_shown_on_a_stream_only(progress):
+    with pytest.raises(SteadyrlError, match="progress is"):
+        progress_for(progress)
+
+
+def test_a_training_goes_on_with_the_same_environment_only(tmp_path):
+    settings = Settings(updates=1, num_envs=2, n_steps=4, backend="serial", critic_epochs=1)
+    train(partial(Clock, 8), settings, out=tmp_path / "run")
+    with pytest.raises(TrainingError, match="Clock"):
+        train(partial(Clock, 9), settings, out=tmp_path / "run", resume=True)
+
+
+# Fair statistics
+
+
+def test_intervals_of_huge_values_are_finite():
+    values = 1e200 * np.array([1.0, 2.0, 3.0])
+    for found, plain in (
+        (mean_interval(values), mean_interval([1.0, 2.0, 3.0])),
+        (steady_state_mean(values, [3, 4, 5]), steady_state_mean([1.0, 2.0, 3.0], [3, 4, 5])),
+    ):
+        np.testing.assert_allclose([found.low, found.high], np.array([plain.low, plain.high]) * 1e200, rtol=1e-12)
+
+
+def test_rewards_as_large_as_can_be_squared_have_finite_intervals():
+    reports = []
+    for scale in (1.0, 1e200):
+        statistics = FairStatistics(3, same_step=True)
+        for step in range(12):
+            statistics.update(
+                scale * np.array([1.0, 2.0, 4.0]), np.array([step % 3 == 2, step % 4 == 3, step % 2 == 1])
+            )
+        reports.append(statistics.report().mean_return)
+    np.testing.assert_allclose(
+        [reports[1].value, reports[1].low, reports[1].high],
+        1e200 * np.array([reports[0].value, reports[0].low, reports[0].high]),
+        rtol=1e-9,
+    )
+
+
+def test_sums_that_overflow_are_an_error_and_not_infinite():
+    def report():
+        statistics = FairStatistics(2, same_step=True)
+        for step in range(40):
+            statistics.update([1.7e308, 1.7e308], [step % 4 == 3] * 2)
+        return statistics.report()
+
+    with pytest.raises(StatisticsError, match="overflow"):
+        report()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda flags: PhaseTracker(2, same_step=True).update(flags),
+        lambda flags: StaggerController(2, same_step=True, seed=0).step(flags),
+    ],
+)
+def test_masked_flags_are_refused(call):
+    with pytest.raises(SteadyrlError, match="mask"):
+        call(np.ma.masked_array([True, False], [True, False]))
+
+
+def damaged_fair(name, value):
+    statistics = FairStatistics(2, same_step=True)
+    statistics.update([1.0, 1.0], [True, False])
+    statistics.restore({**statistics.state(), name: value})
+
+
+def damaged_controller(name, value):
+    controller = StaggerController(2, same_step=True, seed=0)
+    controller.step([True, False])
+    controller.restore({**controller.state(), name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ages", np.array([1.5, 2.0])),
+        ("ages", np.array([-1, 2])),
+        ("weight", np.nan),
+        ("weight", 0.0),
+        ("groups", np.array([0, 99])),
+        ("returns", np.zeros(3)),
+        ("returns", np.array([np.nan, 0.0])),
+        ("tables", np.zeros((1, 2))),
+        ("with_success", "yes"),
+    ],
+)
+def test_a_damaged_state_of_statistics_is_refused(name, value):
+    with pytest.raises(StatisticsError):
+        damaged_fair(name, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ages", np.array([-3, 2])),
+        ("ages", np.array([1.5, 2.0])),
+        ("known", np.array(10**6)),
+        ("wait", np.array(0)),
+        ("survival", np.zeros(3)),
+        ("visits", np.array("no")),
+        ("end_rate", np.array(np.nan)),
+    ],
+)
+def test_a_damaged_state_of_a_controller_is_refused(name, value):
+    with pytest.raises(SteadyrlError):
+        damaged_controller(name, value)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_controller_goes_on_from_its_state_at_every_step(late):
+    rng, first = np.random.default_rng(0), StaggerController(8, same_step=True, seed=3, late_cuts=late)
+    cut = np.zeros(8, dtype=bool)
+    for _ in range(60):
+        done = (rng.random(8) < 0.1) | (cut if late else False)
+        second = StaggerController(8, same_step=True, seed=99, late_cuts=late)
+        second.restore(first.state())
+        cut = first.step(done).copy()
+        np.testing.assert_array_equal(cut, second.step(done))
+
+
+def test_restarted_is_about_the_last_step():
+    statistics = FairStatistics(2, same_step=True)
+    statistics.update([1.0, 1.0], [False, False])
+    statistics.report()
+    with pytest.raises(StatisticsError, match="right after update"):
+        statistics.restarted([True, False])
+
+
+def test_a_block_that_is_refused_is_not_counted_and_the_next_one_is():
+    statistics = FairStatistics(2, same_step=True)
+    never = np.zeros(2, dtype=bool)
+    statistics.watch(np.array([np.nan, 1.0]), never, never)
+    with pytest.raises(StatisticsError):
+        statistics.report()
+    assert statistics.ages.tolist() == [2, 2]
+    for step in range(6):
+        over = np.full(2, step % 3 == 2)
+        statistics.watch(np.ones(2), over, never)
+    # Ages 2, 3, 4 and then a whole episode of three steps, of which only ages 2 to 4 were seen before.
+    assert np.isfinite(statistics.report().mean_return.value)
+
+
+@pytest.mark.parametrize("value", ["False", np.nan, [1, 2], None])
+def test_what_says_neither_yes_nor_no_is_no_success(value):
+    class Says(Clock):
+        def step(self, action):
+            observation, reward, terminated, truncated, info = super().step(action)
+            return observation, reward, terminated, truncated, {"is_success": value} if terminated else info
+
+    envs = RecordFairStatistics(SyncVectorEnv([partial(Says, 3)] * 2))
+    envs.reset(seed=0)
+    for _ in range(2):
+        envs.step(np.zeros(2, dtype=int))
+    with pytest.raises(StatisticsError, match="success"):
+        envs.step(np.zeros(2, dtype=int))
+
+
+def test_the_callback_refuses_a_memory_that_is_no_number():
+    with pytest.raises(StatisticsError, match="memory"):
+        FairStatisticsCallback(memory=np.array([1.0, 2.0]))
+
+
+def test_many_steps_at_once_count_as_one_after_the_other():
+    rng = np.random.default_rng(0)
+    rewards, ended = rng.normal(size=(500, 4)), rng.random((500, 4)) < 0.1
+    for same_step in (True, False):
+        for memory in (None, 3.0, 40.0):
+            if not same_step:
+                for row, before in zip(ended[1:], ended, strict=False):
+                    row[before] = False  # the step after an end is a reset
+            one, many = (FairStatistics(4, same_step=same_step, memory=memory) for _ in range(2))
+            for row, over in zip(rewards, ended, strict=True):
+                one.update(row, over)
+            many.update_many(rewards[:123], ended[:123])
+            many.update_many(rewards[123:], ended[123:])
+            a, b = one.report(), many.report()
+            assert (a.steps, a.finished_episodes) == (b.steps, b.finished_episodes)
+            np.testing.assert_allclose(
+                [a.mean_return.value, a.mean_return.low, a.unresolved, a.finished_only],
+                [b.mean_return.value, b.mean_return.low, b.unresolved, b.finished_only],
+                rtol=1e-9,
+            )
+
+
+# Audits
+
+
+def write(path, rows, names="r,l,t"):
+    path.write_text(f"{names}\n" + "".join(",".join(map(str, row)) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("r,l,t\n1,3,1\n2,3\n1,3,2\n", "row 2 has fewer cells"),
+        ("r,l,t\n1,3000000000,1\n", "whole numbers from 1 to"),
+        ("step,l,r\n-5,3,1\n", "steps that are not numbers"),
+        ("step,l,r\n1e300,3,1\n", "steps that are not numbers"),
+    ],
+)
+def test_damaged_rows_and_numbers_beyond_all_bounds_are_refused(tmp_path, text, words):
+    (tmp_path / "monitor.csv").write_text(text)
+    with pytest.raises(FileFormatError, match=words):
+        audit_log(tmp_path / "monitor.csv")
+
+
+def test_a_file_that_is_given_twice_is_refused(tmp_path):
+    file = write(tmp_path / "0.monitor.csv", [(1, 3, 1)] * 3)
+    with pytest.raises(FileFormatError, match="given twice"):
+        audit_log([file, tmp_path / "." / "0.monitor.csv"])
+
+
+@pytest.mark.parametrize("name", ["²", "9" * 5000 if os.name == "nt" else "9" * 200])
+def test_names_that_only_look_like_numbers_are_no_trouble(tmp_path, name):
+    for one in (name, "1"):
+        write(tmp_path / f"{one}.monitor.csv", [(3, 3, 0.1 * i) for i in range(40)])
+    assert read_episode_log(tmp_path).num_envs == 2
+
+
+@pytest.mark.parametrize("arguments", [{"points": 10**9}, {"points": 0}])
+def test_a_billion_points_are_refused(tmp_path, arguments):
+    file = write(tmp_path / "monitor.csv", [(3, 3, 0.1 * i) for i in range(40)])
+    with pytest.raises(StatisticsError, match="points"):
+        audit_log(file, **arguments)
+
+
+def test_a_billion_environments_of_a_log_are_refused(tmp_path):
+    file = write(tmp_path / "log.csv", [(3 * i, 3, 3) for i in range(1, 40)], "step,l,r")
+    with pytest.raises(FileFormatError, match="num_envs"):
+        audit_log(file, num_envs=10**9)
+
+
+def test_a_picture_without_a_path_is_refused(tmp_path):
+    file = write(tmp_path / "monitor.csv", [(3, 3, 0.1 * i) for i in range(40)])
+    with pytest.raises(FigureError, match="path"):
+        audit_log(file).plot(3)
+
+
+def test_what_is_to_come_of_an_episode_is_the_sum_over_all_ages():
+    """By the life table written out age by age, and by the entries at ages where something ended."""
+    rng = np.random.default_rng(0)
+    lengths, envs = rng.integers(1, 60, 300), np.sort(rng.integers(0, 4, 300))
+    start = np.concatenate([np.cumsum(lengths[envs == i]) - lengths[envs == i] for i in range(4)])
+    order = np.argsort(start + lengths, kind="stable")
+    columns = (envs, start, lengths, rng.normal(size=300))
+    log = EpisodeLog(*(column[order] for column in columns), None, 4, "made up", same_step=True)
+    rest = np.array([0.5, -1.0, 2.0, 0.0])
+    running = int(log.end[-1]) - log.last
+    size = int(max(lengths.max(), running.max())) + 2
+    ends, rates = np.zeros(size), np.zeros(size)
+    visits = np.zeros(size)
+    for age in range(1, size):
+        ends[age] = np.sum(log.length == age)
+        visits[age] = np.sum(log.length >= age) + np.sum(running >= age)
+        rates[age] = np.sum((log.returns / log.length)[log.length >= age]) + np.sum(rest[running >= age])
+    tails = _Tails(log, rest)
+    for age in range(size):
+        alive, returns, steps = 1.0, 0.0, 0.0
+        for later in range(age + 1, size):
+            if visits[later]:
+                returns += alive * rates[later] / visits[later]
+                steps += alive
+                alive *= 1 - ends[later] / visits[later]
+        assert tails.after(age) == pytest.approx((returns, steps), abs=1e-9)
+
+
+@pytest.mark.parametrize("gap", [0, 1])
+def test_a_hundred_thousand_episodes_of_a_thousand_environments_are_dealt_out(tmp_path, gap):
+    """Each has as many as it ran, and they end when they did, with and without a step between them."""
+    rng, count = np.random.default_rng(0), 1000
+    lengths = rng.integers(50, 150, (count, 100))
+    ends = np.cumsum(lengths + gap, axis=1) - gap
+    rows = sorted(zip((ends * count).ravel().tolist(), lengths.ravel().tolist(), strict=True))
+    log = read_episode_log(write(tmp_path / "log.csv", [(e, n, 1.0) for e, n in rows], "step,l,r"), num_envs=count)
+    assert len(log.length) == 100 * count
+    assert log.same_step == (not gap)
+    order = np.lexsort((log.start, log.env))
+    same = log.env[order][1:] == log.env[order][:-1]
+    assert (log.start[order][1:] == log.end[order][:-1] + gap)[same].all()
+    np.testing.assert_array_equal(np.sort(log.end), np.sort(ends.ravel()))
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_a_summary_inside_staggered_environments_does_not_disturb_the_count(mode):
+    """A summary looks at what is counted in the very step in which a staggered environment is reset."""
+    reports = []
+    for summary in (False, True):
+        inner = SyncVectorEnv([partial(Clock, 8)] * 4, autoreset_mode=mode)
+        recorder = RecordFairStatistics(inner, summary=summary)
+        envs = StaggeredVectorEnv(recorder, seed=0)
+        envs.reset(seed=0)
+        for _ in range(60):
+            envs.step(np.zeros(4, dtype=int))
+        reports.append(recorder.report())
+    assert reports[0].mean_return == reports[1].mean_return
+    assert reports[0].steps == reports[1].steps
+
+
+def test_the_tracker_takes_lists_and_names_what_is_wrong():
+    with pytest.raises(WrapperError, match="done"):
+        PhaseTracker(2, same_step=True).update(object())
