@@ -260,6 +260,32 @@ def test_sb3_models_and_their_zip_files_are_policies(tmp_path):
         collect_episodes("CartPole-v1", tmp_path / "other.zip", 4, backend="serial")
 
 
+def test_a_model_trained_in_a_vec_normalize_gets_no_verdict_without_its_statistics(tmp_path):
+    sb3 = pytest.importorskip("stable_baselines3")
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    env = VecNormalize(make_vec_env("CartPole-v1", 2, seed=0))
+    model = sb3.PPO("MlpPolicy", env, seed=0, device="cpu", n_steps=64).learn(128)
+    model.save(tmp_path / "model.zip")
+    with pytest.raises(PolicyError, match=r"statistics are in a file of its own; .*'vecnormalize.pkl'"):
+        diagnose("CartPole-v1", tmp_path / "model.zip", episodes=40, backend="serial")
+    env.save(str(tmp_path / "my_vecnormalize.pkl"))
+    ended = run("diagnose", "CartPole-v1", "--policy", str(tmp_path / "model.zip"), "--episodes", "40")
+    assert_one_helpful_line(ended, "my_vecnormalize.pkl")
+    # what the message says to do gives the episodes of the model as it was trained
+    again = VecNormalize.load(str(tmp_path / "my_vecnormalize.pkl"), make_vec_env("CartPole-v1"))
+    loaded = sb3.PPO.load(tmp_path / "model.zip", env=again, device="cpu")
+    first = collect_episodes("CartPole-v1", model, 40, backend="serial", seed=1)
+    np.testing.assert_array_equal(
+        collect_episodes("CartPole-v1", loaded, 40, backend="serial", seed=1).lengths, first.lengths
+    )
+    with pytest.raises(PolicyError, match="trained in a VecNormalize"):
+        diagnose("CartPole-v1", sb3.PPO.load(tmp_path / "model.zip", device="cpu"), episodes=40, backend="serial")
+    bare = collect_episodes("CartPole-v1", sb3.PPO.load(tmp_path / "model.zip").policy, 40, backend="serial", seed=1)
+    assert bare.lengths.tolist() != first.lengths.tolist()
+
+
 def test_an_environment_in_the_current_directory_is_found(tmp_path):
     (tmp_path / "mypkg.py").write_text(
         "import gymnasium\n"
