@@ -8,12 +8,13 @@ import gymnasium
 import numpy as np
 import pytest
 
-from steadyrl import collect_episodes, diagnose, diagnose_lengths
+from steadyrl import EpisodeLengths, collect_episodes, diagnose, diagnose_lengths
 from steadyrl.diagnosis.analysis import analyse
 from steadyrl.diagnosis.selection import select_episodes
 from steadyrl.diagnosis.wording import advice, rows, strategies, verdict
 from steadyrl.errors import FileFormatError, LengthsError, PolicyError
-from steadyrl.lengths.files import read_lengths
+from steadyrl.lengths.drift import find_drifts
+from steadyrl.lengths.files import read_lengths, write_lengths
 from test_cli import assert_one_helpful_line, run
 
 RNG = np.random.default_rng(0)
@@ -44,6 +45,68 @@ def test_of_a_drifting_log_the_latest_stretch_is_analysed_and_it_says_so(tmp_pat
     assert "latest 50 of 600" in words
     with pytest.raises(LengthsError, match="one of the two"):
         select_episodes(records, last=50, everything=True)
+
+
+def write(path, lengths):
+    path.write_text("".join(f"{n}\n" for n in lengths))
+    return path
+
+
+def test_of_several_drifting_logs_each_gives_its_latest_stretch(tmp_path):
+    one = write(tmp_path / "one.txt", np.concatenate([EARLY, LATE[:150]]))
+    other = write(tmp_path / "other.txt", np.concatenate([EARLY, LATE[150:]]))
+    steady = write(tmp_path / "steady.txt", LATE[75:225])
+    taken, selection = select_episodes(read_lengths([one, other, steady]))
+    assert taken.runs[2] == 150
+    assert all(abs(count - 150) <= 5 for count in taken.runs)
+    assert taken.lengths.min() >= 200
+    assert "drift within one.txt (mean 4" in selection
+    assert "and other.txt" in selection
+    assert "steady.txt" not in selection
+    pooled, words = select_episodes(read_lengths([one, other, steady]), everything=True)
+    assert len(pooled) == 1050
+    assert "describes none of their policies" in words
+    few, _ = select_episodes(read_lengths([one, other, steady]), last=105)
+    assert few.runs == (45, 45, 15)  # in proportion
+    np.testing.assert_array_equal(few.lengths[:45], LATE[105:150])
+
+
+def test_logs_that_differ_from_each_other_are_said_to(tmp_path):
+    one, other = write(tmp_path / "one.txt", EARLY[:150]), write(tmp_path / "other.txt", LATE)
+    taken, selection = select_episodes(read_lengths([one, other]))
+    assert len(taken) == 450
+    assert "differ from each other (mean length 2" in selection
+    alike = write(tmp_path / "alike.txt", EARLY[150:])
+    # a false alarm in 100, for these fixed lengths none
+    assert select_episodes(read_lengths([one, alike]))[1] == ""
+
+
+def test_many_logs_without_a_drift_raise_no_more_alarms_than_one():
+    # each alarm has probability 0.01: more than 4 of 100 are less than 0.4% likely, and this seed is fixed
+    rng = np.random.default_rng(3)
+    alarms = 0
+    for _ in range(100):
+        runs = [rng.geometric(0.1, 60) for _ in range(4)]
+        alarms += any(drift.found for drift in find_drifts(runs))
+    assert alarms <= 4
+    drifting = [
+        *(rng.geometric(0.1, 60) for _ in range(3)),
+        np.concatenate([rng.geometric(0.1, 60), rng.geometric(0.01, 60)]),
+    ]
+    assert [drift.found for drift in find_drifts(drifting)] == [False, False, False, True]
+
+
+def test_the_last_of_a_sorted_list_are_not_the_latest(tmp_path):
+    write_lengths(EpisodeLengths.from_gymnasium(LATE), len(LATE), tmp_path / "lengths.txt")
+    with pytest.raises(LengthsError, match="sorted by length"):
+        select_episodes(read_lengths(tmp_path / "lengths.txt"), last=50)
+    assert select_episodes(read_lengths(tmp_path / "lengths.txt"))[1] == ""
+
+
+def test_a_list_that_drifts_is_said_to_in_python_too():
+    found = diagnose_lengths(np.concatenate([EARLY, LATE]))
+    assert "diagnose the last 300 alone" in str(found)
+    assert diagnose_lengths(LATE).selection == ""
 
 
 def test_a_log_that_does_not_drift_is_taken_whole_without_a_word(tmp_path):
@@ -195,6 +258,32 @@ def test_sb3_models_and_their_zip_files_are_policies(tmp_path):
     (tmp_path / "other.zip").write_bytes((tmp_path / "model.zip").read_bytes()[:200])
     with pytest.raises((FileFormatError, PolicyError)):
         collect_episodes("CartPole-v1", tmp_path / "other.zip", 4, backend="serial")
+
+
+def test_a_model_trained_in_a_vec_normalize_gets_no_verdict_without_its_statistics(tmp_path):
+    sb3 = pytest.importorskip("stable_baselines3")
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    env = VecNormalize(make_vec_env("CartPole-v1", 2, seed=0))
+    model = sb3.PPO("MlpPolicy", env, seed=0, device="cpu", n_steps=64).learn(128)
+    model.save(tmp_path / "model.zip")
+    with pytest.raises(PolicyError, match=r"statistics are in a file of its own; .*'vecnormalize.pkl'"):
+        diagnose("CartPole-v1", tmp_path / "model.zip", episodes=40, backend="serial")
+    env.save(str(tmp_path / "my_vecnormalize.pkl"))
+    ended = run("diagnose", "CartPole-v1", "--policy", str(tmp_path / "model.zip"), "--episodes", "40")
+    assert_one_helpful_line(ended, "my_vecnormalize.pkl")
+    # what the message says to do gives the episodes of the model as it was trained
+    again = VecNormalize.load(str(tmp_path / "my_vecnormalize.pkl"), make_vec_env("CartPole-v1"))
+    loaded = sb3.PPO.load(tmp_path / "model.zip", env=again, device="cpu")
+    first = collect_episodes("CartPole-v1", model, 40, backend="serial", seed=1)
+    np.testing.assert_array_equal(
+        collect_episodes("CartPole-v1", loaded, 40, backend="serial", seed=1).lengths, first.lengths
+    )
+    with pytest.raises(PolicyError, match="trained in a VecNormalize"):
+        diagnose("CartPole-v1", sb3.PPO.load(tmp_path / "model.zip", device="cpu"), episodes=40, backend="serial")
+    bare = collect_episodes("CartPole-v1", sb3.PPO.load(tmp_path / "model.zip").policy, 40, backend="serial", seed=1)
+    assert bare.lengths.tolist() != first.lengths.tolist()
 
 
 def test_an_environment_in_the_current_directory_is_found(tmp_path):

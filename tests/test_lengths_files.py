@@ -241,3 +241,11 @@ def test_few_or_equal_lengths_never_drift():
     assert find_drift([200] * 1000).p_value == 1.0
     with pytest.raises(LengthsError, match="level"):
         find_drift([1, 2], false_alarms=0)
+
+
+def test_monitors_of_runs_one_after_the_other_are_not_merged(tmp_path):
+    (tmp_path / "a.csv").write_text(MONITOR % 100.0 + "1,10,1.0\n1,20,5.0\n")
+    (tmp_path / "b.csv").write_text(MONITOR % 200.0 + "1,11,1.5\n1,21,3.0\n")
+    found = read_lengths([tmp_path / "b.csv", tmp_path / "a.csv"])
+    assert found.lengths.tolist() == [11, 21, 10, 20]
+    assert found.runs == (2, 2)

@@ -144,7 +144,9 @@ def _diagnose_log(
         found = analysis.analyse(
             taken, tolerance=tolerance, num_envs=num_envs, n_steps=n_steps, rng=rng, selection=selection
         )
-    return replace(found, lengths_code=_lengths_code(source, column, len(taken), len(records)))
+    return replace(
+        found, lengths_code=_lengths_code(source, column, len(taken), len(records), in_order=len(records.runs) <= 1)
+    )
 
 
 def _as_column(column: str | None) -> str | int | None:
@@ -152,9 +154,9 @@ def _as_column(column: str | None) -> str | int | None:
     return int(column) if column is not None and column.isdecimal() and len(column) < 10 else column
 
 
-def _lengths_code(source: list[str], column: str | None, taken: int, there: int) -> str:
-    """Return the line that reads the analysed lengths again."""
-    if "-" in source:
+def _lengths_code(source: list[str], column: str | None, taken: int, there: int, *, in_order: bool) -> str:
+    """Return the line that reads the analysed lengths again; `in_order` if those left out came before them."""
+    if "-" in source or (taken != there and not in_order):
         return "lengths = steadyrl.load_lengths('lengths.txt')  # --out DIRECTORY writes this file"
     files = repr(source[0] if len(source) == 1 else source)
     more = "" if column is None else f", column={_as_column(column)!r}"

@@ -22,10 +22,18 @@ from steadyrl.diagnosis.mcmc import Convergence, convergence
 from steadyrl.diagnosis.observed import slowest_means
 from steadyrl.diagnosis.result import FEWEST, Diagnosis
 from steadyrl.diagnosis.stopping import PRECISION, band_steps, enough_episodes, is_sure
-from steadyrl.diagnosis.wording import few_episodes, imprecise, odd_episodes, skipped_episodes, time_limited
+from steadyrl.diagnosis.wording import (
+    drifting_list,
+    few_episodes,
+    imprecise,
+    odd_episodes,
+    skipped_episodes,
+    time_limited,
+)
 from steadyrl.errors import LengthsError, MissingExtraError
 from steadyrl.lengths.confidence import LengthsConfidence, bootstrap, perturbed_mixing_time
 from steadyrl.lengths.distribution import EpisodeLengths, as_gymnasium_lengths
+from steadyrl.lengths.drift import find_drift
 from steadyrl.lengths.records import EpisodeRecords
 from steadyrl.lengths.renewal import batch_distance
 from steadyrl.lengths.strategies import LONGEST_EXACT, Recommendation, recommend
@@ -128,7 +136,8 @@ def diagnose_lengths(
     """Diagnose a plain list of Gymnasium's episode lengths.
 
     Args:
-        gymnasium_lengths: Number of actions in each episode, all under one policy.
+        gymnasium_lengths: Number of actions in each episode, all under one policy; in the order in which they ended if
+            that is known, so that it can be told if they are not.
         tolerance: Distance (total variation) below which data counts as steady.
         num_envs: Number of environments that run side by side in training.
         n_steps: Steps of each environment per update.
@@ -139,7 +148,15 @@ def diagnose_lengths(
         inf
     """
     gathered = EpisodeRecords(name, "unknown", as_gymnasium_lengths(gymnasium_lengths))
-    return analyse(gathered, tolerance=tolerance, num_envs=num_envs, n_steps=n_steps, rng=np.random.default_rng(0))
+    drift = find_drift(gathered.lengths)
+    return analyse(
+        gathered,
+        tolerance=tolerance,
+        num_envs=num_envs,
+        n_steps=n_steps,
+        rng=np.random.default_rng(0),
+        selection=drifting_list(drift) if drift.found else "",
+    )
 
 
 def analyse(

@@ -118,7 +118,7 @@ class Diagnosis:
 
         advice = self.recommendation.strategy if self.enough else "too few episodes to tell"
         head = f"Diagnosis({self.environment!r}, policy={self.policy!r}, episodes={self.episodes}, {advice!r})"
-        return f"{head}\n{verdict(self)}"
+        return "\n".join(part for part in (head, verdict(self), self.selection) if part)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain JSON values under stable keys; what is infinite (never) or unknown becomes null."""

@@ -1,14 +1,17 @@
 """Which episodes of a log are analysed: its latest homogeneous stretch, unless told otherwise.
 
 The log of a training mixes many policies, whose lengths no single distribution describes. What matters is the policy as
-it is now, so if lengths drift over a log (`lengths.drift`), the latest stretch in which they do not is taken.
+it is now, so if lengths drift over a log (`lengths.drift`), the latest stretch in which they do not is taken. Of
+several logs that do not belong together each gives its latest stretch, and it is said if these differ.
 """
 
 from __future__ import annotations
 
-from steadyrl.diagnosis.wording import drifting
+import numpy as np
+
+from steadyrl.diagnosis.wording import differing, drifting, drifting_files
 from steadyrl.errors import LengthsError
-from steadyrl.lengths.drift import find_drift
+from steadyrl.lengths.drift import differ, find_drifts
 from steadyrl.lengths.records import EpisodeRecords
 
 
@@ -30,15 +33,30 @@ def select_episodes(
         if len(taken) == len(records)
         else f"Only the latest {len(taken):,} of {len(records):,} episodes are analysed."
     )
-    if not records.ordered:
+    if not records.runs:
         return taken, note
-    drift = find_drift(taken.lengths)
-    if not drift.found:
-        return taken, note
-    if last is not None or everything:
-        return taken, drifting(
-            drift.message, "they are pooled as asked, and the result describes none of their policies"
+    runs = _runs(taken)
+    drifts = find_drifts(runs)
+    if any(drift.found for drift in drifts):
+        asked = last is not None or everything
+        if not asked:
+            taken = records.latest(tuple(drift.latest for drift in drifts))
+        note = (
+            drifting(drifts[0], len(taken), asked=asked)
+            if len(drifts) == 1
+            else drifting_files(drifts, records.files, asked=asked)
         )
-    return records.last(drift.latest), drifting(
-        drift.message, f"only the latest {drift.latest:,} are analysed (--last N takes another number, --all pools all)"
-    )
+    return taken, " ".join(part for part in (note, _difference(taken)) if part)
+
+
+def _runs(records: EpisodeRecords) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    return np.split(records.lengths, np.cumsum(records.runs)[:-1])
+
+
+def _difference(records: EpisodeRecords) -> str:
+    """Return a sentence on runs that differ from each other, or nothing."""
+    runs = _runs(records)
+    if not differ(runs):
+        return ""
+    means = [float(run.mean()) for run in runs]
+    return differing(records.files, means)

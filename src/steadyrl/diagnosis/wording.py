@@ -6,9 +6,13 @@ What only readers of the paper need (E[T], perturbation, epsilon, null steps) is
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Sequence
 
+from steadyrl.common.terminal import clean_line
 from steadyrl.diagnosis.observed import SlowDimension
 from steadyrl.diagnosis.result import FEWEST, Diagnosis
+from steadyrl.lengths.drift import FALSE_ALARMS, Drift
 from steadyrl.lengths.strategies import RANKING as RANKING
 from steadyrl.lengths.strategies import Strategy
 
@@ -29,6 +33,7 @@ MONITOR = (
 )
 """Why the live monitor shows other numbers."""
 _RANDOM = {"uniform": "a random policy", "gaussian": "a random policy (a Gaussian network)"}
+_LISTED = 3  # files that are named in a sentence
 PAPER_STRATEGIES = ("one-step-epsilon", "recursive-epsilon")
 """Names of the strategies that only the paper needs."""
 
@@ -72,7 +77,7 @@ def advice(found: Diagnosis) -> str:
 def under(found: Diagnosis) -> str:
     """Return "under a random policy", or under which other one."""
     if found.policy == "unknown":
-        return "under the policy of this log"
+        return "under the logged policy"
     return f"under {_RANDOM.get(found.policy, f'the policy {found.policy}')}"
 
 
@@ -231,9 +236,52 @@ def skipped_episodes(count: int, message: str) -> str:
     return f"{count} episodes failed and were left out, which biases all of this (the first: {message})"
 
 
-def drifting(message: str, taken: str) -> str:
+def drifting(found: Drift, taken: int, *, asked: bool) -> str:
     """Return the sentence on a log whose lengths change: what was found, and which episodes were taken."""
-    return f"{message[:1].upper()}{message[1:]}; {taken}."
+    return f"{found.message[:1].upper()}{found.message[1:]}; {_taken(taken, asked)}."
+
+
+def drifting_files(found: Sequence[Drift], files: Sequence[str], *, asked: bool) -> str:
+    """Return the sentence on several logs, some of whose lengths change."""
+    names = [clean_line(os.path.basename(file)) for file in files]
+    where = [
+        f"{name} (mean {drift.latest_mean:.4g} in its latest {drift.latest:,}, {drift.earlier_mean:.4g} before)"
+        for name, drift in zip(names, found, strict=True)
+        if drift.found
+    ]
+    total = sum(drift.latest for drift in found)
+    return f"Episode lengths drift within {_some(where)}, false-alarm rate {FALSE_ALARMS:g}; {_taken(total, asked)}."
+
+
+def drifting_list(found: Drift) -> str:
+    """Return the sentence on a list of lengths that changes in the order in which it was given."""
+    return (
+        f"The lengths change in the order given: their mean is {found.latest_mean:.4g} in the last {found.latest:,}, "
+        f"and {found.earlier_mean:.4g} before (false-alarm rate {found.false_alarms:g}). If episodes ended in this "
+        "order, they are those of several policies, and the result describes none: diagnose the last "
+        f"{found.latest:,} alone."
+    )
+
+
+def differing(files: Sequence[str], means: Sequence[float]) -> str:
+    """Return the sentence on logs that differ from each other."""
+    named = [f"{mean:.4g} in {clean_line(os.path.basename(file))}" for file, mean in zip(files, means, strict=True)]
+    return (
+        f"The files differ from each other (mean length {_some(named)}; false-alarm rate {FALSE_ALARMS:g}), so that "
+        "pooled they describe no single policy: diagnose each by itself."
+    )
+
+
+def _taken(count: int, asked: bool) -> str:
+    if asked:
+        return "they are pooled as asked, and the result describes none of their policies"
+    return f"only the latest {count:,} are analysed (--last N takes another number, --all pools all)"
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return up to three names, and how many more there are."""
+    shown = [*names[:_LISTED], *([f"{len(names) - _LISTED} more"] if len(names) > _LISTED else [])]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def _sure(sure: bool) -> str:

@@ -13,11 +13,15 @@ orders are equally likely, so the false-alarm rate is at most the one asked for,
 
 After an alarm the part behind the best split is tested in the same way, until it passes: that is the latest homogeneous
 stretch. Long logs are cut into blocks of consecutive episodes, and blocks are permuted.
+
+Several logs that do not belong together are tested at once (the largest difference within any of them, each permuted by
+itself), and only then one by one; and they are compared with each other in the same way.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +38,7 @@ FALSE_ALARMS = 0.01
 FEWEST = 40
 """Stretches with fewer episodes are not tested."""
 _BLOCKS = 1000  # a longer log is cut into as many blocks
+_COMPARED = 2000  # episodes of a run that are compared with other runs
 _EDGE = 5  # episodes on the shorter side of a split, at least
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
@@ -109,29 +114,117 @@ def find_drift(
     return Drift(start > 0, start, len(lengths), p_value, level, earlier, float(lengths[start:].mean()))
 
 
-def _test(lengths: NDArray[np.int64], level: float, rng: np.random.Generator) -> tuple[float, int]:
-    """Return the p-value of a drift, and the index at which the later part begins."""
-    permutations = max(199, math.ceil(2 / level) - 1)
-    size = -(-len(lengths) // _BLOCKS)
-    blocks = len(lengths) // size
-    dropped = len(lengths) - blocks * size  # the oldest few, so that all blocks are alike
-    sums = _scores(lengths, dropped, size)
-    if not sums.shape[1]:
-        return 1.0, 0
-    edge = min(max(-(-_EDGE // size), 1), blocks // 2)
-    k = np.arange(edge, blocks - edge + 1)
-    scale = np.sqrt(blocks / (k * (blocks - k)))[:, None] / sums.std(axis=0)
-    centred = sums - sums.mean(axis=0)
+def find_drifts(runs: Sequence[NDArray[np.int64]], *, false_alarms: float = FALSE_ALARMS) -> list[Drift]:
+    """Return the drift within each of several logs; the rate of false alarms is that of any alarm at all.
 
-    def differences(order: Array) -> Array:
-        found: Array = np.abs(np.cumsum(order, axis=0)[edge - 1 : blocks - edge]) * scale
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> short, long = rng.integers(5, 9, 90), rng.integers(15, 25, 90)
+        >>> [drift.start for drift in find_drifts([long, np.concatenate([short, long])])]
+        [0, 90]
+    """
+    if len(runs) > 1:
+        draw = np.random.default_rng(0)
+        tests = [test for test in (_Splits.of(run) for run in runs if len(run) >= FEWEST) if test is not None]
+        seen = max((float(test.differences(test.sums).max()) for test in tests), default=math.inf)
+        permutations = _permutations(false_alarms)
+        above = sum(
+            max((float(test.differences(draw.permutation(test.sums)).max()) for test in tests), default=math.inf)
+            >= seen - 1e-9
+            for _ in range(permutations)
+        )
+        if (1 + above) / (1 + permutations) > false_alarms:
+            return [
+                Drift(False, 0, len(run), (1 + above) / (1 + permutations), false_alarms, math.nan, float(run.mean()))
+                for run in runs
+            ]
+    return [find_drift(run, false_alarms=false_alarms) for run in runs]
+
+
+def differ(runs: Sequence[NDArray[np.int64]], *, false_alarms: float = FALSE_ALARMS) -> bool:
+    """Return whether lengths are distributed differently in some of the runs.
+
+    The largest standardised difference between the mean score of a run and that of all is compared with the same
+    statistic after random permutations of all episodes. Of long runs 2,000 episodes each are looked at.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> one, other, longer = rng.integers(15, 25, 300), rng.integers(15, 25, 200), rng.integers(20, 30, 300)
+        >>> differ([one, other]), differ([one, longer])
+        (False, True)
+    """
+    draw = np.random.default_rng(0)
+    seen = [run if len(run) <= _COMPARED else draw.choice(run, _COMPARED, replace=False) for run in runs]
+    counts = np.array([len(run) for run in seen])
+    total = int(counts.sum())
+    scores = _scores(np.concatenate(seen), 0, 1)
+    if len(runs) < 2 or not scores.shape[1]:
+        return False
+    centred = (scores - scores.mean(axis=0)) / scores.std(axis=0)
+    starts = np.cumsum(counts) - counts
+    scale = np.sqrt(total / (counts * np.maximum(total - counts, 1)))[:, None]
+
+    def largest(order: Array) -> float:
+        return float((np.abs(np.add.reduceat(order, starts, axis=0)) * scale).max())
+
+    found = largest(centred)
+    permutations = _permutations(false_alarms)
+    above = sum(largest(draw.permutation(centred)) >= found - 1e-9 for _ in range(permutations))
+    return (1 + above) / (1 + permutations) <= false_alarms
+
+
+@dataclass(frozen=True)
+class _Splits:
+    """All splits of a log into an earlier and a later part."""
+
+    sums: Array
+    """[blocks, scores]: the scores of each block, less their mean."""
+    scale: Array
+    edge: int
+    dropped: int
+    size: int
+
+    @classmethod
+    def of(cls, lengths: NDArray[np.int64]) -> _Splits | None:
+        """Return the splits of a log, or None if all its lengths are the same."""
+        size = -(-len(lengths) // _BLOCKS)
+        blocks = len(lengths) // size
+        dropped = len(lengths) - blocks * size  # the oldest few, so that all blocks are alike
+        sums = _scores(lengths, dropped, size)
+        if not sums.shape[1]:
+            return None
+        edge = min(max(-(-_EDGE // size), 1), blocks // 2)
+        k = np.arange(edge, blocks - edge + 1)
+        scale = np.sqrt(blocks / (k * (blocks - k)))[:, None] / sums.std(axis=0)
+        return cls(sums - sums.mean(axis=0), scale, edge, dropped, size)
+
+    def differences(self, sums: Array) -> Array:
+        """Return the standardised difference for each split and score, with the blocks in the order given."""
+        found: Array = np.abs(np.cumsum(sums, axis=0)[self.edge - 1 : len(sums) - self.edge]) * self.scale
         return found
 
-    seen = differences(centred).max(axis=1)
+    def start(self, split: int) -> int:
+        """Return the index of the first episode of the later part."""
+        blocks = self.edge + split + (self.size > 1)  # the block at the split may hold episodes of both parts
+        return min(self.dropped + blocks * self.size, self.dropped + len(self.sums) * self.size - _EDGE)
+
+
+def _permutations(level: float) -> int:
+    return max(199, math.ceil(2 / level) - 1)
+
+
+def _test(lengths: NDArray[np.int64], level: float, rng: np.random.Generator) -> tuple[float, int]:
+    """Return the p-value of a drift, and the index at which the later part begins."""
+    permutations = _permutations(level)
+    splits = _Splits.of(lengths)
+    if splits is None:
+        return 1.0, 0
+    seen = splits.differences(splits.sums).max(axis=1)
     best = int(seen.argmax())
-    above = sum(float(differences(rng.permutation(centred)).max()) >= seen[best] - 1e-9 for _ in range(permutations))
-    split = dropped + (int(k[best]) + (size > 1)) * size  # the block at the split may hold episodes of both parts
-    return (1 + above) / (1 + permutations), min(split, len(lengths) - _EDGE)
+    above = sum(
+        float(splits.differences(rng.permutation(splits.sums)).max()) >= seen[best] - 1e-9 for _ in range(permutations)
+    )
+    return (1 + above) / (1 + permutations), splits.start(best)
 
 
 def _scores(lengths: NDArray[np.int64], dropped: int, size: int) -> Array:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steadyrl.common.checks import as_path, shown
 from steadyrl.common.storage import load_arrays, write_atomically
@@ -42,7 +43,8 @@ def read_lengths(paths: PathLike | Sequence[PathLike], *, column: str | int | No
     """Return the episodes in one or several files.
 
     Lengths are in the order in which the episodes ended where the files tell it: episodes of several monitor.csv or
-    event files are merged by the time of their end, others follow each other as the files were given.
+    event files that were written at the same time, as those of parallel environments are, are merged by the time of
+    their end; others are runs that follow each other as the files were given.
 
     Args:
         paths: A file, a directory, or several of them; "-" is standard input.
@@ -113,7 +115,7 @@ def _read(file: Path, column: str | int | None) -> LoggedLengths:
                 raise FileFormatError("standard input is an npz archive; give the name of the file instead")
             if head.startswith(b"PK"):
                 found = _from_archive(file, column)
-                return LoggedLengths(found.lengths, found.environment, ordered=found.ordered)
+                return LoggedLengths(found.lengths, found.environment)
             if head.startswith(b"\x93NUMPY"):
                 return LoggedLengths(_array(stream, where))
             text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline=None)
@@ -163,11 +165,12 @@ def _checked(found: LoggedLengths, file: Path) -> LoggedLengths:
 def _joined(parts: list[LoggedLengths], files: list[Path]) -> EpisodeRecords:
     """Return the episodes of all files, in the order of their ends where all files tell it."""
     lengths = np.concatenate([part.lengths for part in parts])
-    ordered = all(part.ordered for part in parts) and len(parts) == 1
+    ordered = all(part.ordered for part in parts)
+    runs = tuple(len(part.lengths) for part in parts) if ordered else ()
     clocks = [part.ended for part in parts if part.ended is not None and np.isfinite(part.ended).all()]
-    if len(parts) > 1 and len(clocks) == len(parts):
+    if ordered and len(parts) > 1 and len(clocks) == len(parts) and _at_the_same_time(clocks):
         lengths = lengths[np.argsort(np.concatenate(clocks), kind="stable")]
-        ordered = True
+        runs = (len(lengths),)
     names = list(dict.fromkeys(part.environment for part in parts if part.environment))
     standard = ["standard input" if str(file) == "-" else file.name for file in files]
     fallback = standard[0] if len(files) == 1 else f"{len(files)} files"
@@ -175,9 +178,21 @@ def _joined(parts: list[LoggedLengths], files: list[Path]) -> EpisodeRecords:
         environment=", ".join(names) or fallback,
         policy="unknown",
         lengths=lengths,
-        ordered=ordered,
+        runs=runs,
+        sorted=not ordered,
         files=tuple(str(file) for file in files),
     )
+
+
+def _at_the_same_time(clocks: list[NDArray[np.float64]]) -> bool:
+    """Return whether the files were written side by side: each begins before those that began earlier have ended."""
+    spans = sorted((float(clock.min()), float(clock.max())) for clock in clocks)
+    ended = spans[0][1]
+    for begun, end in spans[1:]:
+        if begun > ended:
+            return False
+        ended = max(ended, end)
+    return True
 
 
 def _from_archive(file: Path, column: str | int | None) -> EpisodeRecords:

@@ -27,7 +27,7 @@ class LoggedLengths:
     ended: Array | None = None
     """Time at which each episode ended, in seconds since the epoch, if the file tells."""
     ordered: bool = True
-    """Whether the file lists episodes in the order in which they ended."""
+    """Whether the file lists episodes in the order in which they ended; False if it is sorted by length."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +54,12 @@ class EpisodeRecords:
     """Error message of the first episode that failed."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Where the episodes come from: environment, policy, seed, versions."""
-    ordered: bool = False
-    """Whether `lengths` are in the order in which the episodes ended while a policy may have been learning, as in a
-    training log. Only then can a drift be looked for (`find_drift`)."""
+    runs: tuple[int, ...] = ()
+    """Numbers of episodes in the runs that follow each other in `lengths`. Those of a run are in the order in which
+    they ended while a policy may have been learning, as in a training log, so that a drift can be looked for
+    (`find_drift`). Empty if there is none to be looked for."""
+    sorted: bool = False
+    """Whether `lengths` are sorted, so that none are the latest."""
     files: tuple[str, ...] = ()
     """The files that were read."""
 
@@ -75,10 +78,43 @@ class EpisodeRecords:
             return None
         return float(self.truncated.mean())
 
+    @property
+    def ordered(self) -> bool:
+        """Whether all `lengths` are in the order in which the episodes ended."""
+        return len(self.runs) == 1
+
     def last(self, episodes: int) -> EpisodeRecords:
-        """Return only the latest episodes, without sums by age (which cover all); everything if there are no more."""
+        """Return only the latest episodes, without sums by age (which cover all); everything if there are no more.
+
+        Several runs are taken to cover the same time, so each gives its latest episodes, in proportion to its size.
+
+        Raises:
+            LengthsError: If the lengths are sorted.
+        """
         count = whole_number("episodes", episodes, LengthsError)
         if count >= len(self):
             return self
-        truncated = None if self.truncated is None else self.truncated[-count:]
-        return replace(self, lengths=self.lengths[-count:], truncated=truncated, groups=(), streams=None)
+        if self.sorted:
+            raise LengthsError(
+                f"{', '.join(self.files) or 'this list'} is sorted by length, so its last {count:,} episodes are the "
+                "longest, not the latest; give the log itself"
+            )
+        if len(self.runs) <= 1:
+            return self.latest((count,))
+        ends = np.rint(np.cumsum(self.runs) * (count / len(self))).astype(np.int64)
+        return self.latest(tuple(np.diff(ends, prepend=0).tolist()))
+
+    def latest(self, counts: tuple[int, ...]) -> EpisodeRecords:
+        """Return the latest `counts` episodes of each run, without sums by age."""
+        runs = self.runs or (len(self),)
+        ends = np.cumsum(runs)
+        kept = np.concatenate([np.arange(end - count, end) for end, count in zip(ends, counts, strict=True)])
+        truncated = None if self.truncated is None else self.truncated[kept]
+        return replace(
+            self,
+            lengths=self.lengths[kept],
+            truncated=truncated,
+            groups=(),
+            streams=None,
+            runs=counts if self.runs else (),
+        )

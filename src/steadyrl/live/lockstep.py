@@ -85,11 +85,6 @@ def scan_p_value(ages: Counts, alive: Array) -> float:
     return p_value
 
 
-def scan_can_tell(num_envs: int, alive: Array) -> bool:
-    """Return whether the scan test would notice environments that all have the same age."""
-    return scan_p_value(np.full(num_envs, int(np.argmin(alive)) + 1), alive) <= ALARM / 4
-
-
 @cache
 def _normals() -> Array:
     return np.random.default_rng(1).standard_normal((_DRAWS, _SIMULATED))

@@ -5,8 +5,9 @@ and N environments are distributed as P(L >= k) / E[L]; environments in lockstep
 
 `PhaseTracker` follows the ages from the flags that say whose episode ended, learns the lengths of recent episodes
 from a life table (Kaplan-Meier, running episodes included), and compares. Its verdict is one of three: the environments
-are "in lockstep", or "at steady state" (there is no evidence against it), or it "cannot tell yet". `lockstep` has
-the two tests behind it and their rates of false alarms.
+are "in lockstep"; or "at steady state": no test speaks against it, and a distance of 0.3 is ruled out, because the ages
+in the batch are nearer than that to those in the long run, or because that much would have been noticed; or it "cannot
+tell yet", which few environments often stay at. `lockstep` has the two tests and their rates of false alarms.
 """
 
 from __future__ import annotations
@@ -23,20 +24,23 @@ from steadyrl.errors import DelaysError, WrapperError
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.lengths.life_table import LifeTable
 from steadyrl.live.ages import Flags, checked_flags, follow_ages
-from steadyrl.live.lockstep import RARE, Floor, level_of_look, scan_can_tell, scan_p_value
+from steadyrl.live.lockstep import RARE, Floor, level_of_look, scan_p_value
 
 Array = NDArray[np.float64]
 Verdict: TypeAlias = Literal["in lockstep", "at steady state", "cannot tell yet"]
 
 _MEMORY = 8  # episodes per environment from which the stationary ages are known
-_MOST_GROUPS = 64
+_LEAST_GROUPS, _MOST_GROUPS = 4, 64  # of ages; fewer environments than groups cannot fill them
 _MOST_SCANNED = 4096  # environments; with more of them the batch test is enough
-_LEAST_BATCHED = 32  # environments; with fewer, batches are far from normal, and only the scan test can be proof
 _KNOWN_EPISODES = 2  # per environment, before the first look
 _GONE = 0.05  # p-value above which an alarm is over
 _FAIR = 0.05  # distance of a batch of whole episodes that is put up with: a remainder that starts anew every time
 LOOK = 32
 """Minimum number of steps between two looks at the ages by those who only watch; a look takes some time."""
+LEAST_BATCHED = 32
+"""Environments from which on the batch test can be proof; with fewer, shares are far from normal."""
+RESOLVED = 0.3
+"""Distance that must be ruled out before environments are called "at steady state"."""
 KNOWN = 0.95
 """Share of episodes whose length must be known before anything is concluded from lengths."""
 
@@ -61,8 +65,9 @@ class PhaseReport:
     unresolved: float
     """Share of episodes that last longer than any age seen so far, so that their length is not known."""
     verdict: Verdict = "cannot tell yet"
-    """"in lockstep"; "at steady state", if there is no evidence against it; or "cannot tell yet". Environments at
-    steady state are called "in lockstep" with probability 0.001 at most, in a whole training."""
+    """"in lockstep"; "at steady state", if there is no evidence against it and a distance of 0.3 is ruled out; or
+    "cannot tell yet". Environments at steady state are called "in lockstep" with probability 0.001 at most: in a whole
+    training by those that watch (`PhaseTracker`), at each look by those that cure (`StaggerController`)."""
 
 
 class PhaseTracker:
@@ -266,7 +271,7 @@ class PhaseTracker:
         self._floor_due = self._steps + 4 * LOOK * self.num_envs
         alive = self._alive()
         if self._floor.stale(float(alive.sum())):
-            groups = min(max(self.num_envs // 4, 4), _MOST_GROUPS)
+            groups = min(max(self.num_envs // 4, _LEAST_GROUPS), _MOST_GROUPS)
             self._floor = Floor.simulated(alive, groups, self.num_envs, self.n_steps, _MEMORY)
 
     def _look(self) -> None:
@@ -280,7 +285,7 @@ class PhaseTracker:
         self._measure()
         level = level_of_look(self._looks) / 2  # two tests
         proven = self._crowding() <= level
-        if self.num_envs >= _LEAST_BATCHED:
+        if self.num_envs >= LEAST_BATCHED:
             proven = proven or self._floor.corrected(self._found) > self._floor.noise(level)
         self._proven = proven or (self._proven and self._still_off())
         self._judge()
@@ -322,8 +327,8 @@ class PhaseTracker:
             return "cannot tell yet"
         alive = self._alive()
         harmless = self.n_steps * 4 * _FAIR >= float(alive.sum())  # the remainder is at most E[L] / (4 n_steps)
-        noticed = self.num_envs > _MOST_SCANNED or scan_can_tell(self.num_envs, alive)
-        return "at steady state" if harmless or noticed else "cannot tell yet"
+        resolved = self._noise <= RESOLVED or (self._found <= RESOLVED and self.num_envs >= _LEAST_GROUPS)
+        return "at steady state" if harmless or resolved else "cannot tell yet"
 
 
 def _total_variation(one: Array, other: Array) -> float:

@@ -18,7 +18,8 @@ from steadyrl.errors import StaggerError
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.live import stagger_law as law
 from steadyrl.live.array_library import count
-from steadyrl.live.phase import PhaseReport
+from steadyrl.live.lockstep import RARE, scan_p_value
+from steadyrl.live.phase import KNOWN, LEAST_BATCHED, RESOLVED, PhaseReport, Verdict
 from steadyrl.live.stagger_law import StaggerState
 from steadyrl.live.states import restored
 
@@ -288,8 +289,12 @@ class StaggerController:
         distance, noise, unresolved = float(found.distance), float(found.noise), float(found.unresolved)
         if not found.known:
             return PhaseReport(math.nan, math.nan, math.inf, steps, ends, False, 1.0)
-        locked = distance > max(noise, 0.01) and unresolved <= 0.05
-        verdict: Any = "in lockstep" if locked else "at steady state" if unresolved <= 0.05 else "cannot tell yet"
+        locked = distance > max(noise, 0.01) and unresolved <= 1 - KNOWN
+        if locked and self.num_envs < LEAST_BATCHED:  # the noise is that of many; few need a test that is exact
+            learned = law.learn(state)
+            locked = scan_p_value(self._lived + 1, learned.survival[1 : int(learned.known) + 1]) <= RARE
+        steady = unresolved <= 1 - KNOWN and min(float(found.measured), noise) <= RESOLVED
+        verdict: Verdict = "in lockstep" if locked else "at steady state" if steady else "cannot tell yet"
         length = float(found.average_episode_length) + self.same_step
         return PhaseReport(distance, noise, length, steps, ends, locked, unresolved, verdict)
 

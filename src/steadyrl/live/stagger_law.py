@@ -411,6 +411,8 @@ class Phase(NamedTuple):
     """Share of episodes that outlive every age seen."""
     known: Array
     """Whether an episode has ended; before that nothing can be said."""
+    measured: Array
+    """The total variation as it is, with what chance adds."""
 
 
 def phase(state: StaggerState) -> Phase:
@@ -446,6 +448,7 @@ def phase(state: StaggerState) -> Phase:
         average_episode_length=mean + at(survival, state.known + 1),
         unresolved=at(survival, state.known + 1),
         known=xp.sum(state.ends[-1, :]) > 0,
+        measured=apart,
     )
 
 

@@ -52,6 +52,8 @@ def load_sb3_model(path: str | os.PathLike[str], observations: ObservationCodec)
 
     Raises:
         FileFormatError: If the file is damaged or holds something else.
+        PolicyError: If its algorithm is not known, or if it was trained in a VecNormalize, whose statistics are not in
+            the file.
         MissingExtraError: If Stable-Baselines3 is not installed.
     """
     where = repr(os.fspath(path))
@@ -75,7 +77,7 @@ def load_sb3_model(path: str | os.PathLike[str], observations: ObservationCodec)
         raise FileFormatError(
             f"{where} cannot be loaded by {algorithm.__name__} ({type(error).__name__}: {error})"
         ) from error
-    return _sb3_policy(model, observations)
+    return _sb3_policy(model, observations, Path(path))
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,7 @@ def _restored(space: Any, flat: Array) -> Any:
     )
 
 
-def _sb3_policy(model: Any, observations: ObservationCodec) -> Sb3Policy:
+def _sb3_policy(model: Any, observations: ObservationCodec, file: Path | None = None) -> Sb3Policy:
     policy = getattr(model, "policy", model)
     if "recurrent" in type(model).__module__ or hasattr(policy, "lstm_actor"):
         raise PolicyError(
@@ -218,6 +220,8 @@ def _sb3_policy(model: Any, observations: ObservationCodec) -> Sb3Policy:
             f"{observations.space}; give the environment that it was trained on, with the same wrappers"
         )
     normaliser = model.get_vec_normalize_env() if hasattr(model, "get_vec_normalize_env") else None
+    if normaliser is None and getattr(model, "_last_original_obs", None) is not None:  # only VecNormalize has set it
+        raise PolicyError(_without_statistics(type(model).__name__, file))
     if normaliser is None or not normaliser.norm_obs:
         return Sb3Policy(policy, observations)
     if not isinstance(observations.space, spaces.Box):
@@ -228,6 +232,33 @@ def _sb3_policy(model: Any, observations: ObservationCodec) -> Sb3Policy:
     seen: Any = normaliser.obs_rms
     scale = (np.asarray(seen.mean), np.sqrt(seen.var + normaliser.epsilon), float(normaliser.clip_obs))
     return Sb3Policy(policy, observations, scale)
+
+
+def _without_statistics(algorithm: str, file: Path | None) -> str:
+    """Return what to do about a model that was trained in a VecNormalize which is not at hand."""
+    beside = None if file is None else _statistics_beside(file)
+    name = "the model" if file is None else repr(str(file))
+    there = "" if beside is None else f" ({str(beside)!r} seems to be it, and unpickling it could run any code)"
+    loaded, statistics = str(file or "model.zip"), str(beside or "vecnormalize.pkl")
+    return (
+        f"{name} was trained in a VecNormalize, whose statistics are in a file of its own{there}; without them the "
+        "policy would see observations on another scale, and a verdict would be wrong. Give both in Python: "
+        f"env = VecNormalize.load({statistics!r}, make_vec_env(name)); "
+        f"steadyrl.diagnose(name, {algorithm}.load({loaded!r}, env=env)). If it normalised rewards only: "
+        f"steadyrl.diagnose(name, {algorithm}.load({loaded!r}).policy)"
+    )
+
+
+def _statistics_beside(file: Path) -> Path | None:
+    """Return the pickled VecNormalize beside a model, as CheckpointCallback and rl_zoo3 save it, if there is one."""
+    found = [
+        other
+        for pattern in ("*.pkl", "*/vecnormalize.pkl")
+        for other in sorted(file.parent.glob(pattern))
+        if "normalize" in other.name.lower()
+    ]
+    twins = [other for other in found if other.stem.replace("vecnormalize_", "") == file.stem]
+    return next(iter([*twins, *found]), None)
 
 
 def _function_policy(function: Any, observations: ObservationCodec, actions: ActionCodec) -> FunctionPolicy:
