@@ -258,12 +258,13 @@ class _Fair:
             done, report = time, statistics.report(self._level)
             value, length, share = report.mean_return.value, report.mean_gymnasium_length.value, report.unresolved
             low, high = value - report.mean_return.low, report.mean_return.high - value
-            if share > 0:  # one end was extended by an extrapolation, in the place of which later episodes are known
+            if share > 0:  # in the place of an extrapolation, later episodes are known
                 more, longer = tails.after(report.oldest_age)
                 # The share has an error of its own: a binomial one, of as many episodes as environments.
                 apart = self._quantile * abs(more) * math.sqrt(max(share * (1 - share), 0.0) / self._log.num_envs)
                 low = high = math.hypot(min(low, high), apart)
-                value, length = value + share * more, length + share * longer
+                value += share * more - report.extrapolated[0]
+                length += share * longer - report.extrapolated[1]
             rows.append((value, value - low, value + high, length, share))
             if self._memory is None:
                 statistics.memory = max(self._window / self._log.num_envs, _FEWEST_EPISODES) * length

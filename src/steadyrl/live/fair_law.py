@@ -13,7 +13,9 @@ observation began (late entry, left truncation) need no other formula: their fir
 
 Where nobody was seen at an age but others were seen later, the gap is bridged by the pooled hazard and reward, if it is
 not longer than what was seen before it. S(K + 1) for K, the oldest age so reached, is the share of episodes that is
-*unresolved*: J and E[L] are then those of the first K steps of an episode.
+*unresolved*: J and E[L] are then those of the first K steps of an episode. If that share is 10% or less, and at least
+three ends were seen in the older half of the ages, the rest of these episodes is extrapolated: they go on at the
+hazard and the reward of the oldest ages with 20 ends, or of the older half of all ages if it has fewer.
 
 *Uncertainty.* Environments are independent, their steps are not. Visits, ends and sums are therefore kept for each
 environment (in up to 64 groups, if there are more), and estimates are repeated with each one left out (jackknife). A
@@ -47,6 +49,9 @@ LATEST = 1 << 62
 """No age is older than this."""
 _MOST_GROUPS, _FEWEST_GROUPS, _ROTATING_GROUPS = 64, 8, 32
 _LARGEST_TABLE = 1 << 20  # entries; groups are merged before a table becomes larger
+_RESOLVED = 1e-9  # a share of unresolved episodes below it is rounding
+_EXTRAPOLATED = 0.1  # a larger one is not extrapolated
+_FEWEST_ENDS, _ENOUGH_ENDS = 3, 20  # that a hazard is extrapolated from
 _FAINT = 1e-4  # of a visit: with a memory, an age that nobody visited for nine memories is not known any more
 _ROUNDING = 1e-9  # relative; what is left of a sum when all of it is taken away
 _LARGEST_WEIGHT = 1e60
@@ -86,15 +91,19 @@ class FairEstimate(NamedTuple):
     """What a state says; rows are mean return, mean length (actions), and probability of success."""
 
     values: Array
-    """[3]: estimates from all environments."""
+    """[3]: estimates from all environments, of the first `oldest` steps of an episode."""
     left_out: Array
     """[3, G]: the same with one group left out, for groups that have been visited."""
     unresolved: float
     """Share of episodes that outlive the oldest age seen."""
     oldest: int
     """Oldest age up to which episodes are known."""
+    rest: Array
+    """[3]: what unresolved episodes add beyond the oldest age, extrapolated; 0 where that cannot be."""
+    rest_left_out: Array
+    """[3, G]: the same with one group left out."""
     tail: Array
-    """[3]: what an unresolved episode may add, if it goes on at the hazard and the reward of the older half of ages."""
+    """[3]: what one unresolved episode may add, on the safe side: half an end is added to those seen."""
 
 
 def init(num_envs: int, ages: Counts | None = None, max_age: int = 64) -> FairState:
@@ -290,10 +299,29 @@ def estimate(state: FairState, longest: float = math.inf) -> FairEstimate:
     faint = _FAINT * state.weight
     values, survivors, known = _life_sums(total, np.full(total.shape[1], faint))
     present = tables[VISITS].sum(axis=1) > 0
-    rest = total[:, None, :] - tables[:, present]
-    left_out = _life_sums(rest, np.maximum(faint, _ROUNDING * total[VISITS]))[0]
-    oldest = int(known)
-    return FairEstimate(values, left_out, float(survivors), oldest, _tail(state, total, oldest, longest))
+    others = total[:, None, :] - tables[:, present]
+    left_out, surviving, reached = _life_sums(others, np.maximum(faint, _ROUNDING * total[VISITS]))
+    oldest, share = int(known), float(survivors)
+    age = np.arange(1, total.shape[1] + 1)
+    older = np.cumsum((total[ENDS] * (age <= oldest))[::-1])[::-1]  # ends at each age or an older one
+    enough = np.count_nonzero(older >= _ENOUGH_ENDS * state.weight)
+    first = np.array([max(oldest // 2, int(enough) - 1)])
+    known, half = np.array([oldest]), np.array([oldest // 2])
+    clear = _RESOLVED < share <= _EXTRAPOLATED and older[age > half].max(initial=0.0) >= _FEWEST_ENDS * state.weight
+    rest = share * _tails(state, total[:, None], total, first, known, longest, 0.0)[:, 0]
+    rest_left_out = surviving * _tails(
+        state, others, total, reached * first // np.maximum(known, 1), reached, longest, 0.0
+    )
+    cautious = _tails(state, total[:, None], total, half, known, longest, state.weight)[:, 0]
+    return FairEstimate(
+        values,
+        left_out,
+        share,
+        oldest,
+        rest=rest if clear else np.zeros_like(rest),
+        rest_left_out=rest_left_out if clear else np.zeros_like(rest_left_out),
+        tail=cautious,
+    )
 
 
 def _life_sums(tables: Array, faint: Array) -> tuple[Array, Array, Counts]:
@@ -320,20 +348,33 @@ def _life_sums(tables: Array, faint: Array) -> tuple[Array, Array, Counts]:
     return np.asarray(np.where(known, alive * mean, 0.0).sum(axis=-1)), survival[..., -1], known.sum(axis=-1)
 
 
-def _tail(state: FairState, total: Array, oldest: int, longest: float) -> Array:
-    """Return the further return, steps and success of an episode that outlives the oldest age, if it goes on alike.
+def _tails(
+    state: FairState, tables: Array, total: Array, first: Counts, oldest: Counts, longest: float, more: float
+) -> Array:
+    """Return [3, G]: the further return, steps and success of an episode that outlives the oldest age.
 
-    Alike means: at the hazard of the older half of the ages (and half an end more, for there may have been none), with
-    their rewards, and with the last step's reward as it is at other ends.
+    It goes on at the hazard and with the rewards of the ages first + 1, ..., oldest, and the last step's reward is as
+    it is at other ends.
+
+    Args:
+        state: the law's state.
+        tables: [4, G, ages], from age 1 on.
+        total: [4, ages], of all environments.
+        first: [G], the last age that is not looked at.
+        oldest: [G], the oldest age.
+        longest: the most actions that an episode can have.
+        more: visits to add to those seen, without an end.
     """
     w = state.weight
-    older = total[:, oldest // 2 : oldest].sum(axis=1)
-    visits = max(float(older[VISITS]), w)
-    steps = min((visits + w) / (float(older[ENDS]) + 0.5 * w), max(longest - oldest, 0.0))
+    sums = np.concatenate([np.zeros_like(tables[..., :1]), np.cumsum(tables, axis=-1)], axis=-1)
+    group = np.arange(tables.shape[1])
+    seen = sums[:, group, oldest] - sums[:, group, first]
+    visits = np.maximum(seen[VISITS], w)
+    steps = np.minimum((visits + more) / (seen[ENDS] + 0.5 * w), np.maximum(longest - oldest, 0.0))
     ends, last = state.last_rewards
     everything = total.sum(axis=1)
     others = max(float(everything[VISITS]) - ends, w)
     bonus = last / ends - (float(everything[REWARDS]) - last) / others if ends > 0 else 0.0
-    rate = (float(older[REWARDS]) - bonus * float(older[ENDS])) / visits
     success = float(everything[SUCCESSES]) / ends if ends > 0 else 0.0
-    return np.array([steps * rate + bonus, steps, success])
+    rate = (seen[REWARDS] - bonus * seen[ENDS]) / visits
+    return np.stack([steps * rate + bonus, steps, np.full(len(group), success)])

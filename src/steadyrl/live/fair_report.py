@@ -5,9 +5,11 @@ Hall (1992), which corrects for skewness, the lower of the lower ends and the hi
 environments and heavy tails make each of them too short on one side. Probabilities have Wilson's interval, for as many
 episodes as would explain the jackknife's variance.
 
-Where up to 5% of all episodes outlive the oldest age seen, an interval is extended to contain what they add if they go
-on at the hazard and the reward of the older half of ages. Beyond 5% nothing is extrapolated: the ends of the interval
-are then what is sure for rewards within their range and episodes within the time limit, and infinite without a limit.
+Where some episodes outlive the oldest age seen, what they add beyond it is extrapolated if they are 10% of all or fewer
+and enough ends were seen in old age (`fair_law`); else the value is that of the first steps. If up to 5% go on, the
+jackknife repeats the extrapolation, or without one the interval is extended by what they may add. If more go on, the
+ends of the interval are what is sure for rewards within their range and episodes within the time limit, and infinite
+without a limit.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from steadyrl.live.fair_law import LENGTH, RETURN, SUCCESS, FairEstimate, FairSt
 Array = NDArray[np.float64]
 
 _RESOLVED = 1e-9  # a share of unresolved episodes below it is rounding
-_EXTRAPOLATED = 0.05  # a larger one is not extrapolated
+_SMALL = 0.05  # share of unresolved episodes up to which an interval is extended by what they may add
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,8 +45,11 @@ class FairReport:
     success: Interval | None
     """Probability that an episode ends in success; None if nobody said what success is."""
     unresolved: float
-    """Share of episodes that outlive the oldest age seen, so that the rest of their rewards and steps is not known.
-    The values are then those of the first `oldest_age` steps of an episode."""
+    """Share of episodes that outlive the oldest age seen, so that the rest of their rewards and steps is not known."""
+    extrapolated: tuple[float, float]
+    """How much of the mean return, and of the mean length, is extrapolated: what unresolved episodes add beyond the
+    oldest age, if they go on like those that ended in old age. (0, 0) if none is unresolved, or if too little is known
+    for that: then the values are those of the first `oldest_age` steps of an episode."""
     oldest_age: int
     """The number of steps up to which episodes were seen."""
     return_bounds: tuple[float, float]
@@ -95,10 +100,16 @@ class FairReport:
             bounds = f"it is {low:.6g} or more" if math.isfinite(low) else f"it is {high:.6g} or less"
         else:
             bounds = "it can be anything"
+        more = self.extrapolated[1] / self.unresolved
+        values = (
+            f"The values suppose that they go on for {more:.4g} more steps on average, like those that ended in old age"
+            if more > 0
+            else f"The values are those of the first {self.oldest_age:,} steps of an episode"
+        )
         return (
-            f"{self.unresolved:.2%} of all episodes outlive the oldest age seen ({self.oldest_age:,} steps), so the "
-            f"values are those of the first {self.oldest_age:,} steps of an episode. Of the mean return of whole "
-            f"episodes, with rewards from {smallest:.6g} to {largest:.6g}, this much is sure: {bounds}"
+            f"{self.unresolved:.2%} of all episodes outlive the oldest age seen ({self.oldest_age:,} steps). {values}. "
+            f"Of the mean return of whole episodes, with rewards from {smallest:.6g} to {largest:.6g}, this much is "
+            f"sure: {bounds}"
         )
 
     def __str__(self) -> str:
@@ -127,25 +138,28 @@ def make_report(
     Raises:
         StatisticsError: if rewards are so large that their sums overflow.
     """
-    numbers = (found.values, found.left_out, state.finished)
-    if not all(np.isfinite(part).all() for part in numbers):
+    whole, whole_left_out = found.values + found.rest, found.left_out + found.rest_left_out
+    if not all(np.isfinite(part).all() for part in (whole, whole_left_out, state.finished)):
         raise StatisticsError(
             f"the sum of rewards overflows: they go from {state.range[0]:.6g} to {state.range[1]:.6g}; scale them down"
         )
     unresolved = found.unresolved if found.unresolved > _RESOLVED else 0.0
-    returns = jackknife_interval(float(found.values[RETURN]), found.left_out[RETURN], level)
-    lengths = jackknife_interval(float(found.values[LENGTH]), found.left_out[LENGTH], level)
+    first, first_steps = (
+        jackknife_interval(float(found.values[i]), found.left_out[i], level) for i in (RETURN, LENGTH)
+    )
+    returns, lengths = (jackknife_interval(float(whole[i]), whole_left_out[i], level) for i in (RETURN, LENGTH))
     smallest, largest = reward_range if reward_range is not None else (float(state.range[0]), float(state.range[1]))
     bounds, most = (returns.low, returns.high), max(longest - found.oldest, 1.0)
     if unresolved:
         bounds = (
-            returns.low + unresolved * (min(smallest, smallest * most) if smallest else 0.0),
-            returns.high + unresolved * (max(largest, largest * most) if largest else 0.0),
+            first.low + unresolved * (min(smallest, smallest * most) if smallest else 0.0),
+            first.high + unresolved * (max(largest, largest * most) if largest else 0.0),
         )
-    if unresolved > _EXTRAPOLATED:
+    unknown = unresolved if unresolved > _SMALL or not found.rest[LENGTH] else 0.0
+    if unknown > _SMALL:
         returns = Interval(returns.value, min(bounds[0], returns.value), max(bounds[1], returns.value))
-        lengths = Interval(lengths.value, lengths.low, lengths.high + unresolved * most)
-    elif unresolved:
+        lengths = Interval(lengths.value, first_steps.low, max(first_steps.high + unresolved * most, lengths.value))
+    elif unknown:
         returns = _extended(returns, unresolved * float(found.tail[RETURN]))
         lengths = _extended(lengths, unresolved * float(found.tail[LENGTH]))
     lengths = Interval(lengths.value, max(lengths.low, min(lengths.value, 1.0)), lengths.high)
@@ -154,8 +168,9 @@ def make_report(
         mean_return=returns,
         average_episode_length=Interval(lengths.value + 1, lengths.low + 1, lengths.high + 1),
         mean_gymnasium_length=lengths,
-        success=_success(state, found, unresolved, level) if with_success else None,
+        success=_success(state, whole, whole_left_out, unknown, level) if with_success else None,
         unresolved=unresolved,
+        extrapolated=(float(found.rest[RETURN]), float(found.rest[LENGTH])),
         oldest_age=found.oldest,
         return_bounds=bounds,
         reward_range=(smallest, largest),
@@ -205,9 +220,8 @@ def _extended(interval: Interval, extra: float) -> Interval:
     return Interval(interval.value, interval.low + min(extra, 0.0), interval.high + max(extra, 0.0))
 
 
-def _success(state: FairState, found: FairEstimate, unresolved: float, level: float) -> Interval:
-    p = min(max(float(found.values[SUCCESS]), 0.0), 1.0)
-    left_out = found.left_out[SUCCESS]
+def _success(state: FairState, values: Array, estimates: Array, unknown: float, level: float) -> Interval:
+    p, left_out = min(max(float(values[SUCCESS]), 0.0), 1.0), estimates[SUCCESS]
     n = len(left_out)
     if n < 2:
         return Interval(p, 0.0, 1.0)
@@ -217,7 +231,7 @@ def _success(state: FairState, found: FairEstimate, unresolved: float, level: fl
     episodes = max(p * (1 - p) / variance if mixed else ends, 1.0)
     q = float(stdtrit(n - 1, 0.5 + level / 2)) ** 2 / episodes
     middle, reach = (p + q / 2) / (1 + q), math.sqrt(q * (p * (1 - p) + q / 4)) / (1 + q)
-    return Interval(p, max(min(middle - reach, p), 0.0), min(max(middle + reach, p) + unresolved, 1.0))
+    return Interval(p, max(min(middle - reach, p), 0.0), min(max(middle + reach, p) + unknown, 1.0))
 
 
 def _shown(interval: Interval, *, percent: bool = False) -> str:

@@ -34,8 +34,8 @@ class FairStatisticsCallback(BaseCallback):
     - `fair/length`, `fair/length_low`, `fair/length_high`: mean number of actions in an episode, as Gymnasium counts;
     - `fair/success`, `fair/success_low`, `fair/success_high`: probability of success, if infos say `is_success`;
     - `fair/finished_only`: mean return over finished episodes with the same memory, so that the bias can be seen;
-    - `fair/unresolved`: share of episodes that outlive the oldest age seen. Where it is not 0, `fair/return` and
-      `fair/length` are those of the first so many steps.
+    - `fair/unresolved`: share of episodes that outlive the oldest age seen. Up to 10% are extrapolated from those that
+      ended in old age; beyond that `fair/return` and `fair/length` are those of the first so many steps.
 
     Rewards and episodes are those that the algorithm sees, before `VecNormalize` scales them. Episodes that
     `SteadyVecEnv` cut short are not ends.
