@@ -122,6 +122,9 @@ def test_finished_episodes_show_three_quarters_of_the_truth_and_fair_statistics_
     assert 0.7 < finished < 0.8
 
 
+PARETO = np.ceil(8 * (1 - np.arange(0.5, 2000) / 2000) ** (-1 / 2.5)).astype(int)  # 8, ..., 221; heavy-tailed
+SCALES = 10.0 ** (np.arange(25) // 5 % 4)  # rewards of the k-th step are about 1, 10, 100, 1000, 1
+
 COVERED = {
     "in lockstep": ([8, 40], 16, 100, {}, 24.0),
     "at steady state": ([8, 40], 16, 100, {"steady": True}, 24.0),
@@ -138,17 +141,28 @@ COVERED = {
     ),
     "negative rewards": (range(10, 31), 8, 90, {"rewards": lambda n, r: r.normal(-1, 1, n), "steady": True}, -20.0),
     "mean length near the window": (range(20, 61), 24, 62, {}, 40.0),
+    "Pareto lengths": (PARETO, 48, 150, {"cuts": 0.01, "steady": True, "same_step": False}, PARETO.mean()),
+    "scales by age": (
+        range(5, 26),
+        24,
+        60,
+        {"rewards": lambda n, r: SCALES[:n] * r.normal(1, 0.5, n)},
+        np.mean([SCALES[:n].sum() for n in range(5, 26)]),
+    ),
+    "two environments": (range(5, 26), 2, 300, {"steady": True, "cuts": 0.02}, 15.0),
+    "a memory": ([8, 40], 16, 250, {"memory": 100}, 24.0),
 }
 
 
 @pytest.mark.parametrize("setting", COVERED)
 def test_nine_tenths_of_the_intervals_contain_the_truth(setting):
     lengths, num_envs, steps, arguments, truth = COVERED[setting]
-    same_step = arguments.get("same_step", True)
+    watched = {"same_step": arguments.get("same_step", True), "memory": arguments.get("memory")}
+    drawn = {name: value for name, value in arguments.items() if name != "memory"}
     inside = 0
     for seed in range(150):
         rng = np.random.default_rng([seed, 3])
-        interval = watch("report", *stream(lengths, num_envs, steps, rng, **arguments), same_step=same_step).mean_return
+        interval = watch("report", *stream(lengths, num_envs, steps, rng, **drawn), **watched).mean_return
         inside += interval.low <= truth <= interval.high
     # 150 intervals that cover 87 to 93% are outside of these limits about once in 1,000.
     assert 117 <= inside <= 148
