@@ -393,3 +393,18 @@ def test_an_audit_of_a_policy_that_learnt_does_not_say_who_is_right_and_of_two_e
     assert "wrong at" not in message
     (tmp_path / "1.monitor.csv").write_text('#{"t_start": 0, "env_id": "Few-v0"}\nr,l,t\n3,3,1\n7,7,2\n')
     assert "too few episodes" in audit_log(tmp_path / "1.monitor.csv").message
+
+
+def test_an_audit_notices_returns_that_change_at_constant_lengths(tmp_path):
+    # The logged mean lags behind by about 50 episodes, the fair one by its memory: neither is wrong by being biased.
+    rng = np.random.default_rng(0)
+    rows = "".join(f"{0.1 * i + rng.normal():.3f},100,{i}\n" for i in range(600))
+    (tmp_path / "0.monitor.csv").write_text('#{"t_start": 0, "env_id": "Learns-v0"}\nr,l,t\n' + rows)
+    message = audit_log(tmp_path / "0.monitor.csv").message
+    assert "Returns change over this log" in message
+    assert "no change of lengths can be seen" in message
+    assert "wrong at" not in message
+    # Without a change: one alarm of either test in fifty.
+    rows = "".join(f"{rng.normal():.3f},100,{i}\n" for i in range(600))
+    (tmp_path / "0.monitor.csv").write_text('#{"t_start": 0, "env_id": "Learns-v0"}\nr,l,t\n' + rows)
+    assert "learnt" not in audit_log(tmp_path / "0.monitor.csv").message

@@ -141,7 +141,7 @@ COVERED = {
     ),
     "negative rewards": (range(10, 31), 8, 90, {"rewards": lambda n, r: r.normal(-1, 1, n), "steady": True}, -20.0),
     "mean length near the window": (range(20, 61), 24, 62, {}, 40.0),
-    "Pareto lengths": (PARETO, 48, 150, {"cuts": 0.01, "steady": True, "same_step": False}, PARETO.mean()),
+    "Pareto lengths": (PARETO, 24, 120, {"cuts": 0.01, "steady": True, "same_step": False}, PARETO.mean()),
     "scales by age": (
         range(5, 26),
         24,

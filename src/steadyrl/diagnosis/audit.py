@@ -27,7 +27,7 @@ from steadyrl.common.checks import check_level, is_number, shown, whole_number
 from steadyrl.common.figures import PERTURBED, QUIET, RAW, check_picture, new_figure, save_figure
 from steadyrl.diagnosis.episode_logs import EpisodeLog, read_episode_log
 from steadyrl.errors import StatisticsError
-from steadyrl.lengths.drift import Drift, find_drift
+from steadyrl.lengths.drift import find_drift
 from steadyrl.live.fair_statistics import FairStatistics
 
 Array = NDArray[np.float64]
@@ -84,18 +84,17 @@ class Audit:
         lines = [f"{len(log.length):,} episodes ({log.about}), {int(self.steps[-1]):,} steps over all environments."]
         outside = (self.logged < self.low) | (self.logged > self.high)
         beyond = np.flatnonzero((bias > _SMALL) & outside)
-        drift = _drift(log)
-        if drift is None:
+        change = _change(log)
+        if change is None:
             lines.append(
                 f"These are too few episodes to tell how wrong the logged mean was: an audit needs {_TOO_FEW} that "
                 f"began at least {int(log.length.max()):,} steps (the longest episode) before the end of the log."
             )
-        elif drift.found:
+        elif change:
             lines.append(
-                f"Episode lengths change over this log, from {drift.earlier_mean:.4g} to {drift.latest_mean:.4g} "
-                "actions on average: the policy learnt. Both means look back and lag behind it, the fair one too, so "
-                "where they differ neither is that of the policy at that moment, and nothing is said about which is "
-                "nearer. Audit a stretch without drift to learn the bias."
+                f"{change}: the policy learnt. Both means look back and lag behind it, the fair one too, so where they "
+                "differ neither is that of the policy at that moment, and nothing is said about which is nearer. Audit "
+                "a stretch without drift to learn the bias."
             )
         elif not len(beyond):
             lines.append(
@@ -156,14 +155,26 @@ class Audit:
         save_figure(figure, path, suffix)
 
 
-def _drift(log: EpisodeLog) -> Drift | None:
-    """Return whether lengths change with the time at which episodes began; None for too few of them.
+def _change(log: EpisodeLog) -> str | None:
+    """Say how lengths, or else returns, change with the time at which episodes began; None for too few of them.
 
-    In the order of their ends short episodes come first, and long ones that began late are not in the log at all.
+    In the order of their ends short episodes come first, and long ones that began late are not in the log at all. The
+    test of lengths looks at ranks only, so that returns can be put to it by theirs.
     """
     whole = log.start + log.length.max() <= log.end.max()
     began = np.lexsort((log.env[whole], log.start[whole]))
-    return find_drift(log.length[whole][began]) if len(began) >= _TOO_FEW else None
+    if len(began) < _TOO_FEW:
+        return None
+    length, returns = log.length[whole][began], log.returns[whole][began]
+    drift = find_drift(length)
+    if drift.found:
+        means = f"from {drift.earlier_mean:.4g} to {drift.latest_mean:.4g} actions on average"
+        return f"Episode lengths change over this log, {means}"
+    drift = find_drift(np.unique(returns, return_inverse=True)[1] + 1)
+    if drift.found:
+        means = f"from {returns[: drift.start].mean():.4g} to {returns[drift.start :].mean():.4g} on average"
+        return f"Returns change over this log, {means}, while no change of lengths can be seen"
+    return ""
 
 
 def audit_log(
