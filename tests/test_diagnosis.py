@@ -53,7 +53,9 @@ def test_json_has_exactly_the_stable_keys_and_never_is_null():
     assert written["perturbed_mixing_time"]["episodes"] == pytest.approx(2.7)  # the paper: 3 AEL
     assert set(written["perturbed_mixing_time"]) == {"steps", "episodes", "low", "high", "epsilon"}
     assert written["perturbed_mixing_time"]["low"] == written["perturbed_mixing_time"]["high"] == 54  # no doubt
-    assert set(written["recommendation"]) == {"strategy", "parameters", "code", "distance", "one_off_cost", "waste"}
+    numbers = {"distance", "one_off_cost", "waste"}
+    assert set(written["recommendation"]) == {"strategy", "parameters", "code", "sure", *numbers}
+    assert written["recommendation"]["sure"] is True
     assert written["recommendation"]["distance"] < 0.01
     assert written["recommendation"]["waste"] == 0
     assert "StaggeredVectorEnv" in written["recommendation"]["code"]
@@ -168,7 +170,7 @@ def test_code_that_needs_lengths_brings_them():
     found = diagnose("steadyrl/StateSweep-v0", episodes=30, backend="serial", seed=3)
     assert found.code == found.recommendation.code == "envs = steadyrl.StaggeredVectorEnv(envs)"  # needs none
     designed = found.recommendation["stagger"]
-    first, second = found.complete(designed.code).splitlines()
+    first, second = found.code_of(designed).splitlines()
     scope = {"steadyrl": steadyrl}
     exec(first, scope)
     np.testing.assert_array_equal(scope["lengths"].probabilities, found.lengths.probabilities)

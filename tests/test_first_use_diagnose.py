@@ -10,8 +10,9 @@ import pytest
 
 from steadyrl import EpisodeLengths, collect_episodes, diagnose, diagnose_lengths
 from steadyrl.diagnosis.analysis import analyse
+from steadyrl.diagnosis.report import render
 from steadyrl.diagnosis.selection import select_episodes
-from steadyrl.diagnosis.wording import advice, rows, strategies, verdict
+from steadyrl.diagnosis.wording import advice, how_sure, rows, strategies, verdict
 from steadyrl.errors import FileFormatError, LengthsError, PolicyError
 from steadyrl.lengths.drift import find_drifts
 from steadyrl.lengths.files import read_lengths, write_lengths
@@ -167,6 +168,56 @@ def test_lockstep_and_leave_it_as_it_is_come_with_the_reason_why_it_is_harmless(
     assert "harmless" in advice(found)
     assert "harmlessly" in dict(rows(found))["first batches"]
     assert "phase-locked" not in verdict(found)
+
+
+def test_a_recommendation_that_more_episodes_might_change_says_so():
+    unsure = diagnose_lengths(8 + np.random.default_rng(0).geometric(0.07, 60))
+    assert unsure.recommendation.strategy == "anytime"  # of many episodes it is "nothing", as above
+    assert not unsure.sure
+    assert "This is not certain" in verdict(unsure)
+    assert "might recommend leaving it as it is" in verdict(unsure)
+    assert unsure.as_json()["recommendation"]["sure"] is False
+    sure = diagnose_lengths(8 + np.random.default_rng(0).geometric(0.07, 1000))
+    assert sure.recommendation.strategy == "nothing"
+    assert "not certain" not in verdict(sure)
+    assert how_sure(sure).startswith("all of the 90% band")
+    assert how_sure(unsure) in render(unsure)
+
+
+@pytest.mark.slow
+def test_what_is_said_to_be_sure_does_not_change_with_more_episodes():
+    # 90% bands on both sides of the decision: 5% are wrong at most; more than 5 of 30 then have probability 0.3%
+    rng = np.random.default_rng(1)
+    for law, truth in (
+        (lambda n: 8 + rng.geometric(0.07, n), "nothing"),
+        (lambda n: rng.integers(20, 80, n), "anytime"),
+    ):
+        found = [diagnose_lengths(law(60)) for _ in range(30)]
+        assert diagnose_lengths(law(20_000)).recommendation.strategy == truth
+        assert sum(one.sure and one.recommendation.strategy != truth for one in found) <= 5
+
+
+def test_users_of_stable_baselines3_are_shown_its_code(tmp_path):
+    sb3 = pytest.importorskip("stable_baselines3")
+    from stable_baselines3.common.env_util import make_vec_env
+
+    file = monitor(tmp_path / "monitor.csv", np.full(60, 200), name="Pendulum-v1")
+    found = analyse(read_lengths(file), rng=np.random.default_rng(0))
+    scope = {"venv": make_vec_env("Pendulum-v1", 2)}
+    exec(found.code, scope)
+    assert type(scope["env"]).__name__ == "SteadyVecEnv"
+    lines = found.code_of(found.recommendation["stagger"]).splitlines()
+    assert lines[0].startswith("lengths = ")
+    assert "design_delays(lengths" in lines[-1]
+    ended = run("diagnose", "--from", str(file))
+    assert "env = SteadyVecEnv(venv)" in ended.stdout
+    assert "StaggeredVectorEnv" not in ended.stdout
+    model = sb3.PPO("MlpPolicy", "Pendulum-v1", device="cpu")
+    assert "SteadyVecEnv(venv)" in diagnose("Pendulum-v1", model, episodes=30, backend="serial").code
+    # anybody else is shown Gymnasium's, and where SB3's is
+    plain = run("diagnose", "steadyrl/StateSweep-v0", "--episodes", "40")
+    assert "do  envs = steadyrl.StaggeredVectorEnv(envs)" in plain.stdout
+    assert "In Stable-Baselines3: env = steadyrl.integrations.sb3.SteadyVecEnv(venv)" in plain.stdout
 
 
 def test_a_diagnosis_prints_in_a_few_lines():

@@ -214,6 +214,8 @@ def analyse(
         convergence=opinion,
         warnings=(*_warnings(gathered, confidence, sure, ended_when_sure and sure), *missing),
         selection=selection,
+        sure=sure,
+        sb3=gathered.sb3,
         provenance=gathered.provenance,
     )
 

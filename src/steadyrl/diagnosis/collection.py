@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from steadyrl.errors import RolloutError
 from steadyrl.lengths.age_sums import AgeSums
 from steadyrl.lengths.records import EpisodeRecords
+from steadyrl.policies.foreign import Sb3Policy
 from steadyrl.rollouts.collect import WIDEST, run_episodes
 from steadyrl.rollouts.commands import diagnose_command
 from steadyrl.rollouts.episodes import Episodes, EpisodeWork, Trajectories
@@ -78,6 +79,7 @@ def gather(
         groups=tuple(groups),
         streams=streams,
         time_limit=plan.description.max_episode_steps,
+        sb3=isinstance(plan.task.policy, Sb3Policy),
         skipped=len(failures),
         first_failure=failures[0].message if failures else "",
         provenance={

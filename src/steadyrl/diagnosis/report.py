@@ -57,9 +57,10 @@ def render(found: Diagnosis, *, command: str = "") -> str:
 <p class="verdict" id="verdict">{escape(clean(wording.verdict(found)))}</p>
 {selection}
 <div class="do" id="code"><code>{"<br>".join(map(escape, clean(found.code).splitlines()))}</code></div>
+<p class="soft">{escape(wording.in_sb3(found))}</p>
 {"".join(f'<p class="warning">{escape(clean(text))}</p>' for text in found.warnings)}
 {hint}
-{_rows(wording.rows(found))}
+{_rows(wording.rows(found) + ([("how sure", wording.how_sure(found))] if found.enough else []))}
 <p class="soft">{escape(wording.MONITOR)}</p>
 <h2>Episode lengths</h2>
 <figure id="lengths"></figure>

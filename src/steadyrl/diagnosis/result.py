@@ -68,6 +68,10 @@ class Diagnosis:
     """Sentences on where the analysis does not hold, or not well."""
     selection: str = ""
     """Sentence on which episodes of a log were analysed; empty if all were."""
+    sure: bool = True
+    """Whether more episodes would lead to the same recommendation, by the confidence band of the phase distance."""
+    sb3: bool = False
+    """Whether the episodes are those of Stable-Baselines3, whose code is then shown."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Where the episodes come from."""
     lengths_code: str = "lengths = diagnosis.lengths  # of this Diagnosis"
@@ -80,13 +84,14 @@ class Diagnosis:
 
     @property
     def code(self) -> str:
-        """Code that applies the recommendation, in a script that has `envs` (and `policy`)."""
+        """Code that applies the recommendation, in a script that has `envs` (and `policy`), or `venv` with SB3."""
         if not self.enough:
             return f"# too few episodes to tell: {self.episodes}, and at least {FEWEST} are needed"
-        return self.complete(self.recommendation.chosen.code)
+        return self.code_of(self.recommendation.chosen)
 
-    def complete(self, code: str) -> str:
+    def code_of(self, way: Strategy) -> str:
         """Return a strategy's code, after a line that defines `lengths` if it uses them."""
+        code = way.sb3_code if self.sb3 and way.sb3_code else way.code
         return f"{self.lengths_code}\n{code}" if "(lengths" in code else code
 
     @property
@@ -131,6 +136,7 @@ class Diagnosis:
             "distance": self.recommendation.distance,
             "one_off_cost": best.one_off_cost,
             "waste": best.waste,
+            "sure": self.sure,
         }
         unknown = Interval(math.nan, math.nan, math.nan)
         perturbed = self.perturbed
@@ -160,7 +166,7 @@ class Diagnosis:
                 },
                 "recommendation": advice,
                 "strategies": [
-                    {**_strategy_json(way, mean.value), "code": self.complete(way.code)}
+                    {**_strategy_json(way, mean.value), "code": self.code_of(way)}
                     for way in self.recommendation.strategies
                     if self.enough
                 ],

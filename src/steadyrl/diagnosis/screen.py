@@ -33,6 +33,8 @@ def print_diagnosis(found: Diagnosis, console: Console, *, paper: bool = False) 
         console.print()
     for i, line in enumerate(found.code.splitlines()):
         console.print(Text.assemble(("  " if i else "do", "bold green"), "  ", clean(line)), soft_wrap=True)
+    if wording.in_sb3(found):
+        console.print(styled(f"    {wording.in_sb3(found)}", "dim"), soft_wrap=True)
     for warning in found.warnings:
         console.print(Text.assemble(("warning: ", "bold yellow"), clean_line(warning)), soft_wrap=True)
     if wording.is_random(found):

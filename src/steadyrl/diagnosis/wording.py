@@ -60,7 +60,7 @@ def verdict(found: Diagnosis) -> str:
     first = (
         f"the first {len(found.batches)} batches ({size}) differ from {what} by {found.batches.mean():.0%} on average"
     )
-    return f"{who}: {when}, and {first}. {advice(found)}"
+    return " ".join(part for part in (f"{who}: {when}, and {first}.", advice(found), doubt(found)) if part)
 
 
 def advice(found: Diagnosis) -> str:
@@ -72,6 +72,33 @@ def advice(found: Diagnosis) -> str:
         return f"Leave it as it is: lockstep is harmless here, {_reason(found)}."
     after = "at once" if best.steady_after == 0 else f"after {steps(best.steady_after, mean)}"
     return f"Recommended: {best.title}; fair {after}, {_price(best)}."
+
+
+def doubt(found: Diagnosis) -> str:
+    """Return how sure the recommendation is, if more episodes could change it; else nothing."""
+    if found.sure:
+        return ""
+    other = "a cure" if found.recommendation.strategy == "nothing" else "leaving it as it is"
+    return (
+        f"This is not certain: by the {found.confidence.level:.0%} intervals of these {found.episodes:,} episodes, "
+        f"more of them might recommend {other}."
+    )
+
+
+def how_sure(found: Diagnosis) -> str:
+    """Return whether more episodes could change the recommendation."""
+    if found.recommendation.settled:
+        return "the recommendation does not depend on the lengths, and more episodes could not change it"
+    if found.sure:
+        return f"all of the {found.confidence.level:.0%} band of these episodes leads to the same recommendation"
+    return f"not all of the {found.confidence.level:.0%} band of these episodes leads to the same recommendation"
+
+
+def in_sb3(found: Diagnosis) -> str:
+    """Return where users of Stable-Baselines3 find the recommended cure, if the code shown is not theirs already."""
+    if found.sb3 or not found.enough or not found.recommendation.chosen.sb3_code:
+        return ""
+    return "In Stable-Baselines3: env = steadyrl.integrations.sb3.SteadyVecEnv(venv), around the bare VecEnv."
 
 
 def under(found: Diagnosis) -> str:

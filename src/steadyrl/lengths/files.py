@@ -12,6 +12,7 @@ import os
 import sys
 import zipfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -36,6 +37,7 @@ FORMATS = (
 )
 """What can be read, for messages and help texts."""
 _IN_DIRECTORY = ("*monitor.csv", "result.json", "*tfevents*", "evaluations.npz")  # the first kind that is there is read
+_EVALUATIONS = {"timesteps", "results", "ep_lengths"}  # arrays of Stable-Baselines3's evaluations.npz
 _UNPACKED = 1 << 32  # bytes; a larger array in an archive is refused
 
 
@@ -115,7 +117,7 @@ def _read(file: Path, column: str | int | None) -> LoggedLengths:
                 raise FileFormatError("standard input is an npz archive; give the name of the file instead")
             if head.startswith(b"PK"):
                 found = _from_archive(file, column)
-                return LoggedLengths(found.lengths, found.environment)
+                return LoggedLengths(found.lengths, found.environment, sb3=found.sb3)
             if head.startswith(b"\x93NUMPY"):
                 return LoggedLengths(_array(stream, where))
             text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline=None)
@@ -159,7 +161,7 @@ def _checked(found: LoggedLengths, file: Path) -> LoggedLengths:
         lengths = as_gymnasium_lengths(found.lengths)
     except LengthsError as error:
         raise FileFormatError(f"{where}: {error}") from error
-    return LoggedLengths(lengths, found.environment, found.ended, found.ordered)
+    return replace(found, lengths=lengths)
 
 
 def _joined(parts: list[LoggedLengths], files: list[Path]) -> EpisodeRecords:
@@ -180,6 +182,7 @@ def _joined(parts: list[LoggedLengths], files: list[Path]) -> EpisodeRecords:
         lengths=lengths,
         runs=runs,
         sorted=not ordered,
+        sb3=any(part.sb3 for part in parts),
         files=tuple(str(file) for file in files),
     )
 
@@ -213,7 +216,7 @@ def _from_archive(file: Path, column: str | int | None) -> EpisodeRecords:
             values = np.asarray(archive[name]).reshape(-1)
     except Exception as error:  # zipfile, zlib and numpy raise a dozen types on damaged files
         raise FileFormatError(f"{str(file)!r} is damaged ({error})") from error
-    return _joined([_checked(LoggedLengths(values), file)], [file])
+    return _joined([_checked(LoggedLengths(values, sb3=set(names) >= _EVALUATIONS), file)], [file])
 
 
 def _from_collected(file: Path) -> EpisodeRecords:

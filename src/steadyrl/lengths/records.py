@@ -26,6 +26,8 @@ class LoggedLengths:
     """The environment that the file names, if it names one."""
     ended: Array | None = None
     """Time at which each episode ended, in seconds since the epoch, if the file tells."""
+    sb3: bool = False
+    """Whether Stable-Baselines3 wrote the file."""
     ordered: bool = True
     """Whether the file lists episodes in the order in which they ended; False if it is sorted by length."""
 
@@ -60,6 +62,8 @@ class EpisodeRecords:
     (`find_drift`). Empty if there is none to be looked for."""
     sorted: bool = False
     """Whether `lengths` are sorted, so that none are the latest."""
+    sb3: bool = False
+    """Whether the episodes are those of Stable-Baselines3: its logs, or one of its models."""
     files: tuple[str, ...] = ()
     """The files that were read."""
 

@@ -58,6 +58,7 @@ def read_text(stream: IO[str], where: str, column: str | int | None) -> LoggedLe
         found[:, 0],
         environment=environment if isinstance(environment, str) else None,
         ended=ended,
+        sb3="t_start" in about,
         ordered=not any(UNORDERED in comment for comment in comments),
     )
 

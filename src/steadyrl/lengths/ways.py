@@ -31,6 +31,10 @@ LONGEST_EXACT = 1000
 """Lengths above this are counted in units of several steps where a detour is involved."""
 _SPAN = 30  # average episode lengths over which d(t) is computed for every way
 _MOST = 100_000  # steps over which d(t) is computed, at most
+_SB3 = (
+    "from steadyrl.integrations.sb3 import SteadyVecEnv\n"
+    "env = SteadyVecEnv({})  # venv = make_vec_env(...); VecNormalize and other wrappers go around it"
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -57,6 +61,8 @@ class Strategy:
     """What else one should know, such as a condition."""
     paper_only: bool = False
     """Whether only readers of the paper need it: the perturbation with its null steps."""
+    sb3_code: str = ""
+    """The same for the VecEnv `venv` of Stable-Baselines3; empty if steadyrl has nothing for it."""
 
     def __eq__(self, other: object) -> bool:
         return same_values(self, other)
@@ -253,6 +259,7 @@ def stagger(lengths: EpisodeLengths, tolerance: float, steps: int, delays: Delay
         distance,
         tolerance,
         code=f"envs = steadyrl.StaggeredVectorEnv(envs, steadyrl.design_delays(lengths, window={window}))",
+        sb3_code=_SB3.format(f"venv, steadyrl.design_delays(lengths, window={window})"),
         parameters={"window": window},
     )
 
@@ -270,6 +277,7 @@ def anytime(lengths: EpisodeLengths, tolerance: float, steps: int) -> Strategy:
         least_distance(lengths, max(steps, lengths.longest + 1)),
         tolerance,
         code="envs = steadyrl.StaggeredVectorEnv(envs)",
+        sb3_code=_SB3.format("venv"),
         parameters={"truncations": round(truncations, 2)},
         note=f"about {truncations:.1f} early truncations per environment at first; no lengths need be known",
     )
@@ -340,9 +348,11 @@ def _strategy(
     note: str = "",
     after: float | None = None,
     paper_only: bool = False,
+    sb3_code: str = "",
 ) -> Strategy:
     steady = _steady_after(distance, tolerance) if after is None else after
-    return Strategy(name, title, distance, steady, cost, waste, code, dict(parameters or {}), note, paper_only)
+    settings = dict(parameters or {})
+    return Strategy(name, title, distance, steady, cost, waste, code, settings, note, paper_only, sb3_code)
 
 
 def _steady_after(distance: Array, tolerance: float) -> float:
