@@ -49,19 +49,20 @@ class StaggeredBrax(Wrapper):  # type: ignore[misc]
 
     def reset(self, rng: jax.Array) -> Any:
         """Reset all environments, from one key for each."""
+        if jnp.ndim(rng) != 2:  # brax takes keys of the old kind only
+            raise WrapperError(
+                f"the keys have shape {jnp.shape(rng)}; there must be one for each environment: "
+                "jax.random.split(jax.random.PRNGKey(seed), number)"
+            )
         state = self.env.reset(rng)
         if "steps" not in state.info:
             raise WrapperError(
                 "the state has no info['steps'], the counter of brax's EpisodeWrapper, so episodes cannot be truncated "
                 "by it; wrap the environment with brax.envs.training.wrap or Playground's wrap_for_brax_training first"
             )
-        state.info[KEY] = self._begin(rng)
-        return state
-
-    def _begin(self, rng: jax.Array) -> dict[str, Any]:
-        number = state_size(rng)
+        number = rng.shape[0]
         law = stagger.init(number, self._max_age, jax.random.fold_in(rng[0], number))
-        return {"law": law, "late": jnp.zeros(number, dtype=bool)}
+        return state.replace(info={**state.info, KEY: {"law": law, "late": jnp.zeros(number, dtype=bool)}})
 
     def step(self, state: Any, action: jax.Array) -> Any:
         """Step all environments."""
@@ -74,16 +75,6 @@ class StaggeredBrax(Wrapper):  # type: ignore[misc]
         last = jnp.asarray(self._length - self._repeat, dtype=steps.dtype)
         info = {**after.info, "steps": jnp.where(cut, last, steps), KEY: {"law": law, "late": cut}}
         return after.replace(info=info)
-
-
-def state_size(rng: jax.Array) -> int:
-    """Return the number of environments that these keys are for."""
-    typed = jnp.issubdtype(rng.dtype, jax.dtypes.prng_key)
-    if rng.ndim != (1 if typed else 2):
-        raise WrapperError(
-            f"the keys have shape {rng.shape}; there must be one for each environment: jax.random.split(key, number)"
-        )
-    return int(rng.shape[0])
 
 
 def stagger_wrap_fn(wrap: Callable[..., Any] | None = None) -> Callable[..., Any]:
