@@ -1,7 +1,7 @@
 """The command line: arguments in, function calls out, one command per module.
 
 - `commands`: the program `steadyrl`, and how its errors and signals end it
-- `check`, `collect`, `diagnose`, `audit`, `train`, `evaluate`, `reproduce`: the commands
+- `check`, `collect`, `diagnose`, `audit`, `audit_config`, `train`, `evaluate`, `reproduce`: the commands
 - `options`: the options that several commands share
 """
 

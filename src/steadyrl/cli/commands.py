@@ -16,6 +16,7 @@ import typer
 
 from steadyrl import __version__
 from steadyrl.cli.audit import audit
+from steadyrl.cli.audit_config import audit_config
 from steadyrl.cli.check import check
 from steadyrl.cli.collect import collect
 from steadyrl.cli.diagnose import diagnose
@@ -63,7 +64,7 @@ def _own_exit_codes(command: Callable[..., None]) -> Callable[..., None]:
     return guarded
 
 
-for command in (check, collect, diagnose, audit, train, evaluate, reproduce):
+for command in (check, collect, diagnose, audit, audit_config, train, evaluate, reproduce):
     app.command()(_own_exit_codes(command))
 
 

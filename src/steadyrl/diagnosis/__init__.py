@@ -10,6 +10,7 @@
 - `mcmc`: R-hat and effective sample size by ArviZ, as a second opinion
 - `episode_logs`: logs of episodes with their place in time: monitor.csv files, and csv files with steps
 - `audit`: how biased a logged mean return was at each moment
+- `trainer_schedule`: which ages a configuration of brax's PPO ever trains on
 - `logged_bias`: what a log of finished episodes will show, for the report
 - `wording`: all sentences, for screen and report alike
 - `screen`: the diagnosis on one screen

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from steadyrl.errors import PhaseLockWarning
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.live.phase import LOOK, PhaseReport, PhaseTracker
-from steadyrl.wrappers.vectors import autoreset_mode, cut_copies, reset_some
+from steadyrl.wrappers.vectors import AnyVectorWrapper, autoreset_mode, cut_copies, reset_some
 
 
 class _Cure(Protocol):
@@ -20,7 +20,7 @@ class _Cure(Protocol):
     def settled(self) -> bool: ...
 
 
-class PhaseMonitor(VectorWrapper[Any, Any, Any, Any, Any]):
+class PhaseMonitor(AnyVectorWrapper):
     """Reports how far the ages in each batch are from those in the long run, and warns once about lockstep.
 
     It does not warn while a `StaggeredVectorEnv`, inside or around it, is still at work.

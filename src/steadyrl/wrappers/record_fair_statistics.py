@@ -8,19 +8,19 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from steadyrl.common.checks import check_flag, check_level, plain_array, shown
 from steadyrl.errors import StatisticsError, WrapperError
 from steadyrl.live.fair_report import FairReport
 from steadyrl.live.fair_statistics import FairStatistics
-from steadyrl.wrappers.vectors import autoreset_mode, cut_copies, reset_some
+from steadyrl.wrappers.vectors import AnyVectorWrapper, autoreset_mode, cut_copies, reset_some
 
 Success = Callable[[NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]], Any]
 
 
-class RecordFairStatistics(VectorWrapper[Any, Any, Any, Any, Any]):
+class RecordFairStatistics(AnyVectorWrapper):
     """Keeps unbiased statistics of all episodes: finished, running and truncated ones.
 
     Steps, rewards and observations are passed on as they are. It works in all autoreset modes, around or inside

@@ -16,6 +16,7 @@ from steadyrl.wrappers.partial_resets import PartialResets
 from steadyrl.wrappers.phase_monitor import PhaseMonitor
 from steadyrl.wrappers.record_fair_statistics import RecordFairStatistics
 from steadyrl.wrappers.vectors import (
+    AnyVectorWrapper,
     as_seed,
     as_seeds,
     autoreset_mode,
@@ -28,7 +29,7 @@ from steadyrl.wrappers.vectors import (
 )
 
 
-class StaggeredVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
+class StaggeredVectorEnv(AnyVectorWrapper):
     """Staggers the episodes of a vector environment, by early truncations.
 
     A cut is a truncation: `truncated` is True and `info["staggered"]` marks the environment, so that statistics can

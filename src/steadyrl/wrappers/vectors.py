@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
@@ -16,6 +16,11 @@ from steadyrl.errors import WrapperError
 from steadyrl.wrappers.rows import copied
 
 Flags = NDArray[np.bool_]
+
+if TYPE_CHECKING:
+    AnyVectorWrapper = VectorWrapper[Any, Any, Any, Any, Any]
+else:
+    AnyVectorWrapper = VectorWrapper  # which is not generic in Gymnasium 1.3
 
 
 def autoreset_mode(envs: VectorEnv[Any, Any, Any]) -> AutoresetMode:
