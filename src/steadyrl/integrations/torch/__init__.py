@@ -1,6 +1,7 @@
-"""torch stacks: staggering, monitor and fair statistics where the tensors are.
+"""torch stacks: staggering and monitor where the tensors are.
 
 - `stagger`: `TorchStagger` decides whose episode is truncated, beside tensors on any device
+- `rsl_rl`: `StaggeredVecEnv` truncates through the environment's own counters; `write_delays` writes them once
 """
 
 from steadyrl.errors import MissingExtraError
