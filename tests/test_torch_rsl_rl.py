@@ -153,7 +153,7 @@ def test_a_counter_without_effect_is_an_error():
 def test_an_environment_without_counters_is_refused():
     bare = GymnasiumVecEnv("Pendulum-v1", 2, LIMIT)
     del bare.episode_length_buf
-    with pytest.raises(WrapperError, match="episode_length_buf None"):
+    with pytest.raises(WrapperError, match="has episode_length_buf None"):
         StaggeredVecEnv(bare)
 
 

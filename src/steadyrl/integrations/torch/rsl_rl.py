@@ -1,16 +1,15 @@
 """rsl_rl: staggered episodes for every environment of its contract, without a reset of our own.
 
-Environments for rsl_rl count the steps of their episodes in `episode_length_buf`. At `max_episode_length` they reset a
-copy themselves and report a time-out, from which PPO bootstraps. Whoever writes that counter truncates an episode in
-the next step, by the environment's own way. There are two uses of it.
+    env = StaggeredVecEnv(env)
+    OnPolicyRunner(env, settings, log_dir).learn(1500)
 
-- `write_delays` writes all counters once, before training. It replaces `init_at_random_ep_len=True` by counters that
-  are spread evenly. Nothing runs beside the environment, and nothing is noticed of copies that fall early.
+Environments for rsl_rl count the steps of their episodes in `episode_length_buf`, and reset a copy at
+`max_episode_length`. Both ways of staggering write these counters (`counters`).
+
 - `StaggeredVecEnv` watches whose episode ended, and truncates through the counter whoever is too many at their age. So
   it serves copies that fall early, too, and a policy that learns.
-
-A copy whose counter was written sees that counter for one step. Rewards and observations that are functions of the
-counter (a phase of a gait, the time that is left) are off in that step, as they are with `init_at_random_ep_len`.
+- `write_delays` writes all counters once, before training. It replaces `init_at_random_ep_len=True` by counters that
+  are spread evenly. Nothing runs beside the environment, and nothing is noticed of copies that fall early.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from steadyrl.common.checks import check_seed, shown, whole_number
+from steadyrl.common.checks import check_seed, whole_number
 from steadyrl.errors import DelaysError, MissingExtraError, WrapperError
-from steadyrl.integrations.torch.stagger import TorchStagger
+from steadyrl.integrations.torch.counters import CounterStagger
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.live.designed_staggering import DelaysLike, assigned_delays
 from steadyrl.live.phase import PhaseReport
@@ -37,8 +36,8 @@ class StaggeredVecEnv(VecEnv):
     """An environment for rsl_rl whose episodes are staggered, so that every batch is a fair sample, and stays one.
 
     A truncation takes effect in the step after the decision, which costs one step of the best possible distance. The
-    environment reports it as a time-out. Three numbers go to the runner's logger through `extras["log"]`:
-    `steady/phase_distance`, `steady/in_lockstep` and `steady/ep_len_mean` (`TorchStagger.log`).
+    environment reports it as a time-out, from which PPO bootstraps. Three numbers go to the runner's logger through
+    `extras["log"]`: `steady/phase_distance`, `steady/in_lockstep` and `steady/ep_len_mean` (`TorchStagger.log`).
 
     Leave `init_at_random_ep_len` at False: random counters shorten first episodes, so lengths are learnt more slowly.
 
@@ -50,29 +49,18 @@ class StaggeredVecEnv(VecEnv):
     Raises:
         WrapperError: if the environment has no counters.
         StaggerError: later, if a copy goes on whose counter was written.
-
-    Example:
-        >>> env = StaggeredVecEnv(env)  # doctest: +SKIP
-        >>> OnPolicyRunner(env, settings).learn(1500)  # doctest: +SKIP
     """
 
     def __init__(self, env: Any, *, seed: int | None = None, log_interval: int = 16) -> None:
-        counters = _counters(env)
-        self.env = env
+        self.env, self._stagger = env, CounterStagger(env, seed=seed)
+        self.staggering = self._stagger.staggering
         self.log_interval = log_interval and whole_number("log_interval", log_interval, WrapperError)
-        limit = torch.as_tensor(env.max_episode_length).max()
-        self.staggering = TorchStagger(
-            env.num_envs, device=counters.device, late_cuts=True, max_age=int(limit) + 2, seed=seed
-        )
         self._steps = 0
 
     def step(self, actions: torch.Tensor) -> tuple[Any, torch.Tensor, torch.Tensor, dict[str, Any]]:
         """Step all copies; those that are too many at their age are truncated in the next step."""
         observations, rewards, dones, extras = self.env.step(actions)
-        cut = self.staggering.step(dones)
-        counters = self.env.episode_length_buf
-        limit = torch.as_tensor(self.env.max_episode_length, device=counters.device)
-        _write(self.env, torch.where(cut, limit.to(counters.dtype), counters))
+        self._stagger.step(dones)
         self._steps += 1
         if self.log_interval and self._steps % self.log_interval == 0:
             name = "episode" if "episode" in extras else "log"  # the runner reads one of them
@@ -86,7 +74,7 @@ class StaggeredVecEnv(VecEnv):
     def reset(self, *arguments: Any, **options: Any) -> Any:
         """Reset all copies, if the environment can; they are in lockstep then, and staggering starts anew."""
         found = self.env.reset(*arguments, **options)
-        self.staggering.reset()
+        self._stagger.reset()
         return found
 
     @property
@@ -145,12 +133,13 @@ def write_delays(env: Any, delays: DelaysLike | None = None, *, seed: int | None
         WrapperError: if the environment has no counters.
         DelaysError: if the delays are none of these, or need a copy to live longer than the time limit.
     """
-    counters, limit = _counters(env), np.asarray(torch.as_tensor(env.max_episode_length).cpu())
-    rng = np.random.default_rng(None if seed is None else check_seed(seed, DelaysError))
+    stagger = CounterStagger(env)
+    counters, limit = stagger.counters, np.asarray(torch.as_tensor(env.max_episode_length).cpu())
+    num_envs, rng = len(counters), np.random.default_rng(None if seed is None else check_seed(seed, DelaysError))
     if delays is None:
-        written = np.floor((rng.permutation(env.num_envs) + 0.5) / env.num_envs * limit)
+        written = np.floor((rng.permutation(num_envs) + 0.5) / num_envs * limit)
     else:
-        found = assigned_delays(delays, env.num_envs, same_step=True, rng=rng)
+        found = assigned_delays(delays, num_envs, same_step=True, rng=rng)
         wait = found.max() - found
         if (wait >= limit).any():
             raise DelaysError(
@@ -158,24 +147,5 @@ def write_delays(env: Any, delays: DelaysLike | None = None, *, seed: int | None
                 "can only shorten an episode: use StaggeredVecEnv(env), or delays of a shorter window"
             )
         written = np.where(wait > 0, limit - wait, 0)
-    _write(env, torch.from_numpy(written).to(counters))
-    return env.episode_length_buf  # type: ignore[no-any-return]
-
-
-def _counters(env: Any) -> torch.Tensor:
-    """Return an environment's counters of steps, checked."""
-    counters, limit = getattr(env, "episode_length_buf", None), getattr(env, "max_episode_length", None)
-    if not isinstance(counters, torch.Tensor) or counters.shape != (env.num_envs,) or limit is None:
-        raise WrapperError(
-            f"env is {type(env).__name__} with episode_length_buf {shown(counters)} and max_episode_length "
-            f"{shown(limit)}; rsl_rl's environments have a tensor with one counter for each copy, and a time limit, "
-            "through which episodes are truncated"
-        )
-    return counters
-
-
-def _write(env: Any, values: torch.Tensor) -> None:
-    """Write the counters in place, so that they remain a tensor that the environment may change anywhere."""
-    counters = env.episode_length_buf
-    counters.copy_(values)
-    env.episode_length_buf = counters  # where it is a property that returns a copy
+    stagger.write(torch.from_numpy(written).to(counters))
+    return stagger.counters  # type: ignore[no-any-return]
