@@ -1,6 +1,10 @@
-"""torch stacks: staggering, monitor and fair statistics where the tensors are.
+"""torch stacks: staggering and monitor where the tensors are.
 
 - `stagger`: `TorchStagger` decides whose episode is truncated, beside tensors on any device
+- `counters`: `CounterStagger` truncates through the step counters of a simulator
+- `rsl_rl`: `StaggeredVecEnv` does so for environments of its contract; `write_delays` writes the counters once
+- `skrl`: `StaggeredWrapper` does so beneath skrl's trainers
+- `torchrl`: `StaggerTransform` marks copies of a batched environment as truncated; TorchRL resets them
 """
 
 from steadyrl.errors import MissingExtraError
@@ -10,6 +14,7 @@ try:
 except ImportError as error:
     raise MissingExtraError('this needs PyTorch; install it with: pip install "steadyrl[train]"') from error
 
+from steadyrl.integrations.torch.counters import CounterStagger
 from steadyrl.integrations.torch.stagger import TorchStagger
 
-__all__ = ["TorchStagger"]
+__all__ = ["CounterStagger", "TorchStagger"]

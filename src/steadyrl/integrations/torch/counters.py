@@ -1,0 +1,91 @@
+"""Truncating episodes through the step counters of a batched simulator.
+
+Torch simulators count the steps of their episodes in a tensor (`episode_length_buf` in Isaac Lab, mjlab, Genesis and
+legged_gym, `progress_buf` in IsaacGymEnvs, `_elapsed_steps` in ManiSkill). At the time limit they reset a copy
+themselves and report a time-out. Whoever writes the limit into the counter truncates an episode in the next step, by
+the simulator's own way: no reset of our own, and whatever bootstraps at time limits bootstraps here.
+
+A copy whose counter was written sees that counter for one step. Rewards and observations that are functions of the
+counter (the phase of a gait, the time that is left) are off in that step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from steadyrl.common.checks import shown
+from steadyrl.errors import WrapperError
+from steadyrl.integrations.torch.stagger import TorchStagger
+
+
+class CounterStagger:
+    """Staggers the copies of a simulator through its step counters; call `step` after each of its steps.
+
+        stagger = CounterStagger(simulator)
+        ...
+        observations, rewards, terminated, truncated, infos = simulator.step(actions)
+        stagger.step(terminated | truncated)
+
+    Args:
+        env: the simulator that has the counters, just reset; what wrappers call `unwrapped`.
+        counters: name of its tensor of counters, one for each copy.
+        limit: its time limit in steps, one number or one for each copy; or the name under which the simulator has it.
+        seed: seed of the choice between copies of the same age; None takes another one every time.
+
+    Raises:
+        WrapperError: if the simulator has no such counters or limit.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        counters: str = "episode_length_buf",
+        limit: Any = "max_episode_length",
+        seed: int | None = None,
+    ) -> None:
+        self.env, self.name, self._limit = env, counters, limit
+        found = self.counters
+        if not isinstance(found, torch.Tensor) or found.ndim != 1 or self.limit is None:
+            raise WrapperError(
+                f"{type(env).__name__} has {counters} {shown(found)} and time limit {shown(self.limit)}; a tensor with "
+                "one counter for each copy, and a time limit, are needed to truncate episodes through them"
+            )
+        longest = int(torch.as_tensor(self.limit).max())
+        self.staggering = TorchStagger(
+            found.shape[0], device=found.device, late_cuts=True, max_age=longest + 2, seed=seed
+        )
+
+    @property
+    def counters(self) -> Any:
+        """The simulator's counters."""
+        return getattr(self.env, self.name, None)
+
+    @property
+    def limit(self) -> Any:
+        """The time limit in steps."""
+        return getattr(self.env, self._limit, None) if isinstance(self._limit, str) else self._limit
+
+    def step(self, dones: torch.Tensor) -> torch.Tensor:
+        """Take in whose episode ended in a step; return whose episode the simulator truncates in the next one.
+
+        Raises:
+            StaggerError: if a copy went on whose counter was written: at once on a CPU, else with the next report.
+        """
+        cut = self.staggering.step(dones.flatten())
+        counters = self.counters
+        limit = torch.as_tensor(self.limit, device=counters.device).to(counters.dtype)
+        self.write(torch.where(cut, limit, counters))
+        return cut
+
+    def reset(self) -> None:
+        """Take note that all copies were reset from outside."""
+        self.staggering.reset()
+
+    def write(self, values: torch.Tensor) -> None:
+        """Write the counters in place, so that they remain a tensor that the simulator may change anywhere."""
+        counters = self.counters
+        counters.copy_(values)
+        setattr(self.env, self.name, counters)  # where it is a property that returns a copy
