@@ -360,3 +360,14 @@ def test_a_state_of_other_environments_is_refused():
 def test_episodes_of_no_action_have_no_place_in_a_stream_without_resets():
     with pytest.raises(LengthsError, match="no action"):
         anytime_distance(EpisodeLengths([0.0, 0.5, 0.5]), 3)
+
+
+@pytest.mark.parametrize("num_envs", [12, 60, 240])
+def test_after_a_reset_of_all_no_age_is_left_out(num_envs):
+    """Lengths are known by then, and episodes of one length never fill a gap by themselves."""
+    controller, length = StaggerController(num_envs, same_step=True, seed=0), 12
+    for t in range(10 * length):
+        if t == 5 * length:
+            controller.reset()
+        controller.step(controller.ages == length)
+    assert np.bincount(controller.ages, minlength=length + 1)[1:].tolist() == [num_envs // length] * length

@@ -259,6 +259,7 @@ def decide(
     state = learn(state)
     total = xp.cumulative_sum(state.survival)
     oldest = total.shape[0] - 1
+    within = xp.where(ages < oldest, ages, oldest)
     following = xp.where(done, 1, xp.where(ages < oldest, ages + 1, oldest))
     share = xp.cumulative_sum(count(following, oldest + 1)) / n
     distance = xp.max(xp.abs(share - total / total[-1])) * math.sqrt(n)
@@ -266,7 +267,8 @@ def decide(
     uncertain = (1 + 1 / _at_least(episodes, 0.25)) ** 0.5  # the target is an estimate, too
     unknown = at(state.survival, state.known + 1) > 0.5 / n + _ROOM
     waking = ~state.active & (unknown | (distance > _ALARM * uncertain))
-    calm = ~unknown & (distance <= _CALM * uncertain)
+    lacking = 1 - at(total, xp.max(within)) / total[-1] > 1 / n + _ROOM  # older ages, for one environment or more
+    calm = ~unknown & ~lacking & (distance <= _CALM * uncertain)
     active = (state.active | waking) & ~calm & (n > 1)
     wanted = n / at(total, xp.max(following))
     owed = xp.where(waking, 0.0, state.carry) + wanted - xp.sum(xp.astype(done, total.dtype))

@@ -36,7 +36,8 @@ def init(num_envs: int, max_age: int, key: jax.Array | int) -> StaggerState:
         num_envs: number of environments.
         max_age: the oldest age, in steps of an episode, that is told apart from older ones: the time limit, if there
             is one. Memory and time grow with it.
-        key: key of the choice between environments of the same age; a key of `jax.random`, or a seed.
+        key: key of the choice between environments of the same age; a key of `jax.random`, or a seed. The truncations
+            are those of `StaggerController(seed=5)` if it is `jax.random.key(5)`, or 5.
 
     Raises:
         StaggerError: if `num_envs` or `max_age` is not a positive whole number.
@@ -54,10 +55,11 @@ def init(num_envs: int, max_age: int, key: jax.Array | int) -> StaggerState:
 
 
 def _seed(key: Any) -> jax.Array:
-    """Return 32 random bits of a key, whatever its kind."""
+    """Return the last 32 bits of a key: of `jax.random.key(seed)` the seed itself, as numpy and torch take it."""
     if isinstance(key, int):
         key = jax.random.key(key)
-    return jax.random.bits(key, dtype=jnp.uint32)
+    words = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+    return words[..., -1].astype(jnp.uint32)
 
 
 def step(
