@@ -23,7 +23,7 @@ from typing import Any
 
 from common import TimeLimit, Trial, limit_memory, main, time_limit
 
-SECONDS = 20.0
+SECONDS = 60.0
 """Time for one call. A call that takes longer is a finding, unless it was asked for something large."""
 LARGE = 50_000
 """A number from which on an argument is large."""
@@ -151,6 +151,9 @@ def targets() -> dict[str, Target]:
 
     import steadyrl
     from steadyrl import gallery
+    from steadyrl.diagnosis.episode_logs import read_episode_log
+    from steadyrl.diagnosis.seen_ages import seen_ages
+    from steadyrl.lengths import find_drift, read_lengths
 
     def make() -> Any:
         return gymnasium.make("CartPole-v1")
@@ -167,6 +170,7 @@ def targets() -> dict[str, Target]:
     samples.save("samples.npz")
     process.save("process.npz")
     Path("lengths.txt").write_text("3\n4\n5\n")
+    Path("monitor.csv").write_text("r,l,t\n" + "".join(f"{n}.0,{n},{i}.5\n" for i, n in enumerate([3, 4, 5] * 20)))
     gaussian = steadyrl.Perturbation(0.5)
     exact = {"process": process, "policy": policy}
     good: dict[str, dict[str, Any]] = {
@@ -189,7 +193,9 @@ def targets() -> dict[str, Target]:
         "FairStatistics.reset": {"mask": [True, False], "ages": None},
         "FairStatistics.restarted": {"mask": [True, False]},
         "FairStatistics.report": {"level": 0.9},
-        "FairStatistics.restore": {"state": {}},
+        "FairStatistics.restore": {"state": steadyrl.FairStatistics(2, same_step=True).state()},
+        "FairStatistics.update_many": {"rewards": [[1.0, 2.0]] * 3, "ended": [[True, False]] * 3},
+        "FairStatistics.watch": {"rewards": [1.0, 1.0], "terminated": [True, False], "truncated": [False, False]},
         "LearningProcess": {"transitions": [[[0, 1], [1, 0]]], "rewards": [0, 1], "initial": [1, 0], "names": None},
         "LearningProcess.name": {"state": 1},
         "LearningProcess.with_time_limit": {"n": 3},
@@ -216,7 +222,7 @@ def targets() -> dict[str, Target]:
         "StaggerController": {"num_envs": 2, "same_step": True, "seed": 0},
         "StaggerController.step": {"done": [True, False]},
         "StaggerController.reset": {"mask": [True, False], "seed": 0},
-        "StaggerController.restore": {"state": {}},
+        "StaggerController.restore": {"state": steadyrl.StaggerController(2, same_step=True, seed=0).state()},
         "StaggeredStart": {"env": make, "delays": 3, "window": None},
         "StaggeredVectorEnv": {"env": vector, "delays": "auto", "seed": 0, "tolerance": 0.01, "n_steps": 4},
         "StationaryStart": {"env": make, "policy": None, "limit": None},
@@ -269,6 +275,30 @@ def targets() -> dict[str, Target]:
             "deterministic": False,
             "steps": None,
         },
+        "evaluate with a budget": {
+            "environment": "CartPole-v1",
+            "policy": "uniform",
+            "steps": 60,
+            "seconds": None,
+            "until": None,
+            "num_envs": 2,
+            "backend": "serial",
+            "level": 0.9,
+            "seed": 0,
+        },
+        "audit_log": {"log": "monitor.csv", "num_envs": None, "window": 100, "memory": None, "level": 0.9, "points": 9},
+        "read_episode_log": {"path": "monitor.csv", "num_envs": None},
+        "Audit.plot": {"path": "audit.png"},
+        "find_drift": {"gymnasium_lengths": [3, 4, 5] * 20, "false_alarms": 0.01, "rng": rng(0)},
+        "read_lengths": {"paths": "lengths.txt", "column": None},
+        "seen_ages": {
+            "observations": np.arange(80.0)[:, None],
+            "ages": np.tile(np.arange(1, 9), 10),
+            "episodes": np.repeat(np.arange(10), 8),
+            "groups": 2,
+            "seed": 0,
+        },
+        "RecordFairStatistics.report": {"level": 0.9},
         "finished_mean": {"lengths": lengths, "steps": 9, "rewards": None, "start": "together", "window": None},
         "gradient_bias": {"process": process, "logits": logits, "discount": 0.9, "policy": None, "score": None},
         "load_lengths": {"path": "lengths.txt", "column": None},
@@ -323,6 +353,50 @@ def targets() -> dict[str, Target]:
         "PhaseTracker": lambda: steadyrl.PhaseTracker(2, same_step=True),
         "StaggerController": lambda: steadyrl.StaggerController(2, same_step=True, seed=0),
     }
+
+    def recorded() -> Any:
+        envs = steadyrl.RecordFairStatistics(vector())
+        envs.reset(seed=0)
+        envs.step([0, 1])
+        return envs
+
+    owners |= {
+        "Audit": lambda: steadyrl.audit_log("monitor.csv", points=3),
+        "RecordFairStatistics": recorded,
+    }
+    elsewhere = {
+        "evaluate with a budget": steadyrl.evaluate,
+        "find_drift": find_drift,
+        "read_episode_log": read_episode_log,
+        "read_lengths": read_lengths,
+        "seen_ages": seen_ages,
+    }
+    with contextlib.suppress(ImportError):
+        import torch
+
+        from steadyrl.integrations.torch import TorchStagger
+
+        elsewhere["TorchStagger"] = TorchStagger
+        good["TorchStagger"] = {"num_envs": 2, "same_step": True, "seed": 0}
+        good["TorchStagger.step"] = {"done": torch.tensor([True, False])}
+        good["TorchStagger.reset"] = {"mask": torch.tensor([True, False]), "seed": 0}
+        owners["TorchStagger"] = lambda: TorchStagger(2, same_step=True, seed=0)
+    with contextlib.suppress(ImportError):
+        from stable_baselines3.common.vec_env import DummyVecEnv
+
+        from steadyrl.integrations.sb3 import FairStatisticsCallback, SteadyStateCallback, SteadyVecEnv
+
+        def dummy() -> Any:
+            return DummyVecEnv([make, make])
+
+        elsewhere |= {
+            "FairStatisticsCallback": FairStatisticsCallback,
+            "SteadyStateCallback": SteadyStateCallback,
+            "SteadyVecEnv": SteadyVecEnv,
+        }
+        good["FairStatisticsCallback"] = {"memory": None, "level": 0.9, "reward_range": None, "max_episode_steps": 9}
+        good["SteadyStateCallback"] = {"n_steps": 4, "tolerance": 0.01}
+        good["SteadyVecEnv"] = {"venv": dummy, "delays": "auto", "seed": 0, "tolerance": 0.01, "n_steps": 4}
     for name, builder in (("corridor", gallery.corridor), ("state_sweep", gallery.state_sweep)):
         good[f"gallery.{name}"] = {next(iter(inspect.signature(builder).parameters)): 3}
     for name in steadyrl.__all__:
@@ -332,7 +406,11 @@ def targets() -> dict[str, Target]:
     found: dict[str, Target] = {}
     for name, arguments in good.items():
         owner, _, method = name.partition(".")
-        if method and owner != "gallery" and not inspect.ismethod(getattr(getattr(steadyrl, owner), method)):
+        if name in elsewhere:
+            found[name] = (elsewhere[name], lambda arguments=arguments: dict(arguments))
+        elif owner in elsewhere or (
+            method and owner != "gallery" and not inspect.ismethod(getattr(getattr(steadyrl, owner), method))
+        ):
 
             def call(owner: str = owner, method: str = method, **given: Any) -> Any:
                 if method == "merge":
@@ -351,7 +429,7 @@ def targets() -> dict[str, Target]:
 
 def made(value: Any) -> Any:
     """Return a good argument: environments are made anew for every call."""
-    return value() if getattr(value, "__name__", "") in ("make", "vector") else value
+    return value() if getattr(value, "__name__", "") in ("make", "vector", "dummy") else value
 
 
 def parameters(function: Callable[..., Any], good: dict[str, Any]) -> list[str]:

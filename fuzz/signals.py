@@ -162,6 +162,9 @@ def at_work(run: str, folder: Path) -> bool:
     """Return whether a run has begun, and holds its lock."""
     if run == "reproduce":
         return any(path.is_dir() for path in folder.glob("figures/*"))
+    if run.startswith("collect"):
+        partial = folder / "a.npz.partial"
+        return partial.exists() and partial.stat().st_size > 0
     return can_resume(run, folder)
 
 

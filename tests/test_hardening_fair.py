@@ -25,6 +25,7 @@ from steadyrl import (
     StaggeredVectorEnv,
     audit_log,
     evaluate,
+    marginal_moments,
     steady_state_mean,
     train,
 )
@@ -32,6 +33,7 @@ from steadyrl.common.intervals import mean_interval
 from steadyrl.common.progress import progress_for
 from steadyrl.diagnosis.audit import _Tails
 from steadyrl.diagnosis.episode_logs import EpisodeLog, read_episode_log
+from steadyrl.diagnosis.seen_ages import seen_ages
 from steadyrl.errors import (
     FigureError,
     FileFormatError,
@@ -42,6 +44,7 @@ from steadyrl.errors import (
     TrainingError,
 )
 from steadyrl.integrations.sb3 import FairStatisticsCallback
+from steadyrl.lengths import find_drift
 
 MAIN = os.getpid()
 
@@ -468,3 +471,24 @@ def test_a_summary_inside_staggered_environments_does_not_disturb_the_count():
         reports.append(recorder.report())
     assert reports[0].mean_return == reports[1].mean_return
     assert reports[0].steps == reports[1].steps
+
+
+# Calls with hostile arguments
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: StaggerController(2, same_step=True, late_cuts=np.ones(3)), "late_cuts"),
+        (lambda: StaggerController(2, same_step=True, late_cuts="no"), "late_cuts"),
+        (lambda: find_drift([3, 4, 5] * 20, rng=np.zeros(3)), "rng"),
+        (lambda: marginal_moments(range(10**12), [1]), "sums is int"),
+        (lambda: seen_ages(np.zeros((4, 1)), [1, 2, 1, 2], [0, 0, 1, 1], seed="no"), "seed"),
+        (lambda: read_episode_log("nowhere.csv", num_envs=np.ones(3)), "num_envs"),
+        (lambda: audit_log("nowhere.csv", num_envs=[1] * 100_000), "num_envs"),
+    ],
+)
+def test_calls_that_a_fuzzer_found_end_in_a_sentence(call, words):
+    with pytest.raises(SteadyrlError, match=words) as caught:
+        call()
+    assert len(str(caught.value)) < 1000

@@ -81,6 +81,8 @@ def read_episode_log(
     Raises:
         FileFormatError: if this is no such log.
     """
+    if num_envs is not None:
+        num_envs = whole_number("num_envs", num_envs, FileFormatError, most=_MOST_ENVS)
     files = _files(path)
     tables = [_read(file) for file in files]
     if len(tables) > 1:
@@ -225,7 +227,7 @@ def _of_steps(table: _Table, file: Path, num_envs: int | None) -> EpisodeLog:
     """
     assert table.steps is not None
     named = 1 if table.envs is None else int(table.envs.max()) + 1
-    count = whole_number("num_envs", named if num_envs is None else num_envs, FileFormatError, most=_MOST_ENVS)
+    count = named if num_envs is None else num_envs
     own = table.envs if table.envs is not None and named == count else None
     if not ((table.steps >= 0) & (table.steps < 2**53)).all():
         raise FileFormatError(f"{file.name} has steps that are not numbers from 0 to 2^53")

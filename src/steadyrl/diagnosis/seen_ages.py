@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import plain_array, whole_number
+from steadyrl.common.checks import check_seed, plain_array, whole_number
 from steadyrl.common.intervals import Interval
 from steadyrl.errors import LengthsError, MissingExtraError
 
@@ -77,6 +77,7 @@ def seen_ages(observations: Any, ages: Any, episodes: Any, *, groups: int = GROU
     """
     rows, age, episode = _checked(observations, ages, episodes)
     wanted = whole_number("groups", groups, LengthsError, least=2)
+    seed = check_seed(seed, LengthsError)
     rng = np.random.default_rng([seed, 7])
     if len(age) > _MOST:
         chosen = rng.choice(len(age), _MOST, replace=False)
@@ -114,7 +115,7 @@ def _held_out(
     likely = np.zeros((len(group), groups))
     told = np.zeros(len(group), dtype=bool)
     for learn, count in folds(_FOLDS).split(rows, group, episode):
-        model = forest(100, min_samples_leaf=5, random_state=seed, n_jobs=1).fit(rows[learn], group[learn])
+        model = forest(100, min_samples_leaf=5, random_state=seed % 2**32, n_jobs=1).fit(rows[learn], group[learn])
         probability = np.zeros((len(count), groups))
         probability[:, model.classes_] = model.predict_proba(rows[count])
         likely[count] = probability > np.bincount(group[learn], minlength=groups) / len(learn)

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from steadyrl.common.checks import check_level
+from steadyrl.common.checks import check_level, check_rng
 from steadyrl.errors import LengthsError
 from steadyrl.lengths.distribution import as_gymnasium_lengths
 
@@ -101,7 +101,7 @@ def find_drift(
     """
     lengths = as_gymnasium_lengths(gymnasium_lengths)
     level = check_level(false_alarms, LengthsError)
-    draw = np.random.default_rng(0) if rng is None else rng
+    draw = np.random.default_rng(0) if rng is None else check_rng(rng, LengthsError)
     start, p_value = 0, 1.0
     while len(lengths) - start >= FEWEST:
         p, split = _test(lengths[start:], level, draw)

@@ -86,12 +86,13 @@ def marginal_moments(
         >>> marginal_moments(ages, [1, 20, 100]).mean.shape
         (3, 4)
     """
-    groups = list(sums) if isinstance(sums, Sequence) else [sums]
-    for group in groups:
+    groups = []
+    for group in sums if isinstance(sums, Sequence) else [sums]:
         if not isinstance(group, AgeSums):
             raise LengthsError(
                 f"sums is {type(group).__name__}; give AgeSums, such as Episodes.ages, or a list of them"
             )
+        groups.append(group)
     given = np.atleast_1d(as_numbers("times", times, LengthsError))
     when = given.astype(np.int64)
     if not groups or when.ndim != 1 or not len(when) or when.min() < 1 or (when != given).any():

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import check_seed, plain_array, shown, whole_number
+from steadyrl.common.checks import check_flag, check_seed, plain_array, shown, whole_number
 from steadyrl.errors import StaggerError
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.live import stagger_law as law
@@ -62,7 +62,7 @@ class StaggerController:
                 f"same_step is {shown(same_step)}; it must be True (resets happen within the step that ends an "
                 "episode) or False (the step after an end is the reset)"
             )
-        self.same_step, self.late_cuts = bool(same_step), bool(late_cuts)
+        self.same_step, self.late_cuts = bool(same_step), check_flag("late_cuts", late_cuts, StaggerError)
         if self.late_cuts and not self.same_step:
             raise StaggerError(
                 "late_cuts needs same_step=True; where the reset is a step of its own, truncate in the step itself"

@@ -64,7 +64,7 @@ class TorchStagger:
         self.device = as_device(device)
         own = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else check_seed(seed, StaggerError)
         self._host = StaggerController(num_envs, same_step=same_step, late_cuts=late_cuts, seed=own)
-        self.num_envs, self.same_step, self.late_cuts = self._host.num_envs, self._host.same_step, late_cuts
+        self.num_envs, self.same_step, self.late_cuts = self._host.num_envs, self._host.same_step, self._host.late_cuts
         self.max_age = whole_number("max_age", max_age, StaggerError)
         self._state: law.StaggerState | None = None  # on a device
         self._begin(own)
