@@ -22,7 +22,7 @@ test: $(VENV)/.dev  ## the tests and the examples in the documentation; those th
 	$(if $(filter-out -m slow,$(PYTEST_ARGS)),@echo "Without the tests of JAX: make testjax",$(MAKE) --no-print-directory testjax)
 
 testjax: $(JAX_VENV)/.dev  ## the tests of what is built on JAX, which `make test` runs last
-	cd tests_jax && ../$(JAX_BIN)/python -m pytest -n 2 $(PYTEST_ARGS) . ../src/steadyrl/integrations/jax
+	cd tests_jax && ../$(JAX_BIN)/python -m pytest -c pytest.ini -n 2 $(PYTEST_ARGS) . ../src/steadyrl/integrations/jax
 
 check: lint types test  ## lint, types and tests; continuous integration runs the slow tests too
 
