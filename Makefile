@@ -1,13 +1,15 @@
 # Two commands do all the set-up on a fresh machine: `make demo` and `make test`.
-# Each builds .venv with what it needs; the others reuse it.
+# Each builds .venv with what it needs; the others reuse it. JAX's libraries want other versions, and get .venv-jax.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH := 2.13.0
+JAX_VENV := .venv-jax
+JAX_BIN := $(JAX_VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo test check lint types format docs bench fuzz study clean
+.PHONY: help demo test testjax check lint types format docs bench fuzz study clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -17,6 +19,10 @@ demo: $(VENV)/.demo  ## the main job on a small example: a diagnosis on one scre
 
 test: $(VENV)/.dev  ## the tests and the examples in the documentation; those that take long: PYTEST_ARGS='-m slow'
 	$(BIN)/pytest -n 2 $(PYTEST_ARGS)
+	$(if $(filter-out -m slow,$(PYTEST_ARGS)),@echo "Without the tests of JAX: make testjax",$(MAKE) --no-print-directory testjax)
+
+testjax: $(JAX_VENV)/.dev  ## the tests of what is built on JAX, which `make test` runs last
+	cd tests_jax && ../$(JAX_BIN)/python -m pytest -c pytest.ini -n 2 $(PYTEST_ARGS) . ../src/steadyrl/integrations/jax
 
 check: lint types test  ## lint, types and tests; continuous integration runs the slow tests too
 
@@ -56,7 +62,7 @@ study: $(VENV)/.dev  ## the study of learning, row by row (hours; stop and go on
 	$(BIN)/python benchmarks/learning/study.py --scale $(SCALE)
 
 clean:  ## remove the virtual environments
-	rm -rf $(VENV) .venv-peers
+	rm -rf $(VENV) $(JAX_VENV) .venv-peers
 
 $(BIN)/python:
 	@echo "Making a virtual environment in $(VENV) (once) ..."
@@ -78,4 +84,14 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 $(VENV)/.docs: pyproject.toml | $(BIN)/python
 	@echo "Installing steadyrl and what builds its documentation into $(VENV) (once, a minute or two) ..."
 	$(PIP) --editable '.[docs]'
+	@touch $@
+
+$(JAX_BIN)/python:
+	@echo "Making a virtual environment for JAX in $(JAX_VENV) (once) ..."
+	$(PYTHON) -m venv $(JAX_VENV)
+
+# Pinned: brax's trainers need jax below 0.10, gymnax needs gymnasium below 1.4 and six, which it does not say.
+$(JAX_VENV)/.dev: pyproject.toml | $(JAX_BIN)/python
+	@echo "Installing JAX, gymnax, brax, MuJoCo Playground and jumanji into $(JAX_VENV) (once, a few minutes) ..."
+	$(JAX_BIN)/pip --disable-pip-version-check install --quiet --editable '.[testjax]'
 	@touch $@

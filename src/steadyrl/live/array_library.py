@@ -78,6 +78,16 @@ def count(places: Array, size: int, weights: Array | None = None) -> Array:
     return xp.zeros(size, dtype=real).at[places].add(ones)
 
 
+def added(table: Array, places: Array, values: Array) -> Array:
+    """Return a table of one dimension with values[i] added at places[i]; places may be repeated."""
+    xp = library(table)
+    if xp is array_numpy:
+        return table + np.bincount(places, values, minlength=len(table))
+    if is_torch_namespace(xp):
+        return table.index_add(0, places, values)
+    return table.at[places].add(values)
+
+
 def scattered(places: Array, values: Array) -> Array:
     """Return an array with values[i] at places[i]; places are a permutation."""
     xp = library(values)
@@ -89,11 +99,13 @@ def scattered(places: Array, values: Array) -> Array:
 
 
 def running_max(values: Array) -> Array:
-    """Return the largest of the first 1, 2, ... values."""
+    """Return the largest of the first 1, 2, ... values along the last axis."""
     xp = library(values)
     if xp is array_numpy:
-        return np.maximum.accumulate(values)
-    return values.cummax(0).values if is_torch_namespace(xp) else sys.modules["jax"].lax.cummax(values)
+        return np.maximum.accumulate(values, axis=-1)
+    if is_torch_namespace(xp):
+        return values.cummax(-1).values
+    return sys.modules["jax"].lax.cummax(values, axis=values.ndim - 1)
 
 
 def order(first: Array, second: Array) -> Array:

@@ -24,17 +24,19 @@ single environment's episodes are dealt out to 32 groups in turn.
 *Memory.* With a memory of M steps, what was seen n steps ago counts exp(-n / M). Weights grow instead of old counts
 shrinking, since all that matters is their ratio.
 
-`step` is one step, written for any array library; `fold` takes in many steps at once in numpy, and overwrites the
-state's arrays.
+`init`, `step` and `means` are the same for numpy, PyTorch and JAX (`array_library`): the state decides which. `fold`
+takes in many steps at once in numpy, and overwrites the state's arrays; `estimate` is for reports, in numpy.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from steadyrl.live.array_library import added, array_numpy, library, number_types, running_max
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -106,24 +108,37 @@ class FairEstimate(NamedTuple):
     """[3]: what one unresolved episode may add, on the safe side: half an end is added to those seen."""
 
 
-def init(num_envs: int, ages: Counts | None = None, max_age: int = 64) -> FairState:
-    """Return the state of environments that have just been reset, or that are about to take action `ages` of theirs."""
+def init(
+    num_envs: int, ages: Counts | None = None, max_age: int = 64, *, xp: Any = array_numpy, device: Any = None
+) -> FairState:
+    """Return the state of environments that have just been reset, or that are about to take action `ages` of theirs.
+
+    Args:
+        num_envs: number of environments.
+        ages: [num_envs]; None means that all take their first action next.
+        max_age: the oldest age that there is room for.
+        xp: functions of the array library.
+        device: where the arrays are to be; None means the library's default.
+    """
+    real, integer = number_types(xp)
+    place = {} if device is None else {"device": device}
     groups = min(num_envs, _MOST_GROUPS) if num_envs > 1 else _ROTATING_GROUPS
-    first = np.ones(num_envs, dtype=np.int64) if ages is None else ages.astype(np.int64)
+    first = xp.ones(num_envs, dtype=integer, **place) if ages is None else xp.astype(ages, integer)
+    whole, none = (1.0, 0) if xp is array_numpy else (xp.asarray(1.0, dtype=real, **place), xp.asarray(0, **place))
     return FairState(
         ages=first,
         whole=first <= 1,
-        returns=np.zeros(num_envs),
-        groups=np.arange(num_envs, dtype=np.int64) * groups // num_envs,
-        tables=np.zeros((4, groups, max_age + 1)),
-        finished=np.zeros(3),
-        last_rewards=np.zeros(2),
-        range=np.array([np.inf, -np.inf]),
-        weight=1.0,
-        steps=0,
-        ended=0,
-        cut=0,
-        complete=0,
+        returns=xp.zeros(num_envs, dtype=real, **place),
+        groups=xp.arange(num_envs, dtype=integer, **place) * groups // num_envs,
+        tables=xp.zeros((4, groups, max_age + 1), dtype=real, **place),
+        finished=xp.zeros(3, dtype=real, **place),
+        last_rewards=xp.zeros(2, dtype=real, **place),
+        range=xp.asarray([math.inf, -math.inf], dtype=real, **place),
+        weight=whole,
+        steps=none,
+        ended=none,
+        cut=none,
+        complete=none,
     )
 
 
@@ -148,35 +163,62 @@ def step(
         same_step: whether a reset takes no step of its own (SAME_STEP, Stable-Baselines3).
         memory: steps after which old data is mostly forgotten.
     """
-    n, acted = len(rewards), state.ages > 0
-    rewards = np.where(acted, rewards, 0.0)
+    xp, acted, real, integer = library(rewards), state.ages > 0, state.returns.dtype, state.ages.dtype
+    rewards = xp.where(acted, xp.astype(rewards, real), 0.0)
     w, keep, over = state.weight, math.exp(-1 / memory), ended | cut
-    seen = np.stack([np.ones(n), ended * 1.0, rewards, (ended & success) * 1.0]) * w
-    tables = state.tables * keep
-    place = state.groups * tables.shape[2] + np.where(state.ages > LONGEST, 0, state.ages)
-    for table, values in zip(tables, seen, strict=True):
-        np.add.at(table.reshape(-1), place, values)
+    ends, successes = xp.astype(ended, real), xp.astype(ended & success, real)
+    _, size, width = state.tables.shape
+    place = state.groups * width + xp.where(state.ages > min(LONGEST, width - 1), 0, state.ages)
+    seen = xp.concat([xp.ones_like(rewards), ends, rewards, successes]) * w
+    places = xp.concat([place + i * size * width for i in range(4)])
+    tables = state.tables if math.isinf(memory) else state.tables * keep
     returns = state.returns + rewards
-    full = (ended & state.whole).astype(np.float64)
+    full = xp.astype(ended & state.whole, real)
+    found = xp.stack([xp.sum(full), xp.sum(full * returns), xp.sum(full * xp.astype(state.ages, real))])
+    last = xp.stack([xp.sum(ends), xp.sum(rewards * ends)])
+    lowest = xp.min(xp.where(acted, rewards, math.inf))
+    highest = xp.max(xp.where(acted, rewards, -math.inf))
+
+    def number(flags: Flags) -> Any:
+        return xp.sum(xp.astype(flags, integer))
+
     return state._replace(
-        ages=np.where(over, int(same_step), state.ages + 1),
+        ages=xp.where(over, int(same_step), state.ages + 1),
         whole=state.whole | over,
-        returns=np.where(over, 0.0, returns),
-        groups=(state.groups + over) % tables.shape[1] if n == 1 else state.groups,
-        tables=tables,
-        finished=state.finished * keep + w * np.array([full.sum(), full @ returns, full @ state.ages]),
-        last_rewards=state.last_rewards * keep + w * np.array([ended.sum(), rewards @ ended]),
-        range=np.array(
+        returns=xp.where(over, 0.0, returns),
+        groups=(state.groups + xp.astype(over, integer)) % size if len(rewards) == 1 else state.groups,
+        tables=xp.reshape(added(xp.reshape(tables, (-1,)), places, seen), tables.shape),
+        finished=state.finished * keep + w * found,
+        last_rewards=state.last_rewards * keep + w * last,
+        range=xp.stack(
             [
-                min(state.range[0], np.where(acted, rewards, np.inf).min()),
-                max(state.range[1], np.where(acted, rewards, -np.inf).max()),
+                xp.where(lowest < state.range[0], lowest, state.range[0]),
+                xp.where(highest > state.range[1], highest, state.range[1]),
             ]
         ),
         steps=state.steps + 1,
-        ended=state.ended + int(ended.sum()),
-        cut=state.cut + int(cut.sum()),
-        complete=state.complete + int(full.sum()),
+        ended=state.ended + number(ended),
+        cut=state.cut + number(cut),
+        complete=state.complete + number(ended & state.whole),
     )
+
+
+class FairMeans(NamedTuple):
+    """The estimates alone, of the first `max_age` steps of an episode; nan before anything was seen."""
+
+    mean_return: Any
+    mean_length: Any
+    """In actions: E[T] - 1."""
+    success: Any
+    unresolved: Any
+    """Share of episodes that outlive the oldest age seen."""
+
+
+def means(state: FairState) -> FairMeans:
+    """Return the estimates of `estimate`, without what intervals and extrapolation need."""
+    total = library(state.tables).sum(state.tables, axis=1)[:, 1:]
+    values, unresolved, _ = _life_sums(total, _FAINT * state.weight + 0.0 * total[VISITS])
+    return FairMeans(values[RETURN], values[LENGTH], values[SUCCESS], unresolved)
 
 
 def fold(
@@ -331,21 +373,24 @@ def _life_sums(tables: Array, faint: Array) -> tuple[Array, Array, Counts]:
         tables: [4, ..., ages], from age 1 on.
         faint: [ages], visits that count as none.
     """
-    visits, ends = tables[VISITS], tables[ENDS]
+    xp, visits, ends = library(tables), tables[VISITS], tables[ENDS]
     seen = visits > faint
-    age = np.arange(1.0, visits.shape[-1] + 1)
-    before = np.maximum.accumulate(np.where(seen, age, 0.0), axis=-1)
-    after = np.minimum.accumulate(np.where(seen, age, np.inf)[..., ::-1], axis=-1)[..., ::-1]
-    known = np.logical_and.accumulate(after - before - 1 <= before, axis=-1)
-    divisor = np.where(seen, visits, 1.0)
-    sums = np.stack([tables[REWARDS], visits, tables[SUCCESSES]])
-    pooled = np.maximum(np.where(seen, visits, 0.0).sum(axis=-1, keepdims=True), faint.min())
-    hazard = np.where(seen, ends / divisor, np.where(seen, ends, 0.0).sum(axis=-1, keepdims=True) / pooled)
-    mean = np.where(seen, sums / divisor, np.where(seen, sums, 0.0).sum(axis=-1, keepdims=True) / pooled)
-    lived: Array = np.where(known, np.clip(1 - hazard, 0.0, 1.0), 1.0)
-    survival = np.multiply.accumulate(lived, axis=-1)
-    alive = np.concatenate([np.ones_like(survival[..., :1]), survival[..., :-1]], axis=-1)
-    return np.asarray(np.where(known, alive * mean, 0.0).sum(axis=-1)), survival[..., -1], known.sum(axis=-1)
+    age = xp.cumulative_sum(xp.ones_like(visits), axis=-1)
+    before = running_max(xp.where(seen, age, 0.0))
+    after = -xp.flip(running_max(xp.flip(xp.where(seen, -age, -math.inf), axis=-1)), axis=-1)
+    gap = xp.astype(after - before - 1 > before, visits.dtype)  # longer than what was seen before it
+    known = running_max(gap) == 0
+    divisor = xp.where(seen, visits, 1.0)
+    sums = xp.stack([tables[REWARDS], visits, tables[SUCCESSES]])
+    pooled = xp.sum(xp.where(seen, visits, 0.0), axis=-1, keepdims=True)
+    pooled = xp.where(pooled > xp.min(faint), pooled, xp.min(faint))
+    hazard = xp.where(seen, ends / divisor, xp.sum(xp.where(seen, ends, 0.0), axis=-1, keepdims=True) / pooled)
+    mean = xp.where(seen, sums / divisor, xp.sum(xp.where(seen, sums, 0.0), axis=-1, keepdims=True) / pooled)
+    lived = xp.where(known, xp.clip(1 - hazard, 0.0, 1.0), 1.0)
+    survival = xp.cumulative_prod(lived, axis=-1)
+    alive = xp.concat([xp.ones_like(survival[..., :1]), survival[..., :-1]], axis=-1)
+    oldest = xp.sum(xp.astype(known, xp.int64 if xp is array_numpy else number_types(xp)[1]), axis=-1)
+    return xp.sum(xp.where(known, alive * mean, 0.0), axis=-1), survival[..., -1], oldest
 
 
 def _tails(

@@ -100,11 +100,7 @@ class StaggeredGymnax:
         truncated = truncated | cut
         over = ended | truncated
         fresh = jax.vmap(self._env.reset_env, in_axes=(0, None))(split[:, 1], given)
-        observations, states = jax.tree.map(
-            lambda new, old: jnp.where(jnp.reshape(over, over.shape + (1,) * (new.ndim - 1)), new, old),
-            fresh,
-            (last, after),
-        )
+        observations, states = stagger.select(over, fresh, (last, after))
         info = {**info, "cut": cut, "final_observation": last}
         found = observations, GymnaxState(states, law), reward
         if self.six_values:

@@ -26,7 +26,7 @@ from steadyrl.errors import StaggerError
 from steadyrl.live import stagger_law as law
 from steadyrl.live.stagger_law import Phase, StaggerState, phase
 
-__all__ = ["Phase", "StaggerState", "init", "phase", "restart", "step"]
+__all__ = ["Phase", "StaggerState", "init", "phase", "restart", "select", "step"]
 
 
 def init(num_envs: int, max_age: int, key: jax.Array | int) -> StaggerState:
@@ -97,3 +97,18 @@ def restart(state: StaggerState) -> StaggerState:
         active=jnp.ones_like(state.active),
         carry=jnp.zeros_like(state.carry),
     )
+
+
+def select(over: jax.Array, fresh: Any, current: Any) -> Any:
+    """Return the fresh state of those environments whose episode is over, and the current one of the others.
+
+    Args:
+        over: [num_envs].
+        fresh: arrays whose first dimension is the environment, in any structure, as from a vmapped reset.
+        current: the same structure.
+    """
+
+    def one(new: jax.Array, old: jax.Array) -> jax.Array:
+        return jnp.where(jnp.reshape(over, over.shape + (1,) * (jnp.ndim(new) - 1)), new, old)
+
+    return jax.tree.map(one, fresh, current)

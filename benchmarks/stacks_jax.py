@@ -1,0 +1,267 @@
+"""What staggering costs and reaches in JAX's stacks: 4,096 copies, raw against staggered, alternating in one run.
+
+    python benchmarks/stacks_jax.py gymnax brax jumanji      in an environment with steadyrl[testjax] (.venv-jax)
+
+Writes results/stacks/<stack>.json, from which docs/stacks.md has its table. *Distance* is the total variation between
+the ages of staggered copies and the stationary ones, after one and two mean episode lengths, in at most 100 groups of
+equal share and without what chance adds; the bound is the smallest distance that is possible then. The lengths are
+those of the first episode of each copy in a run without staggering, which all have to end.
+
+*Cost* is the median, over alternating blocks, of the time of a staggered step over that of a raw one. Random actions
+are part of both; of a trainer's step, the share is smaller still.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from league import groups, measure
+from steadyrl import EpisodeLengths, __version__
+from steadyrl.integrations.jax import stagger
+from steadyrl.lengths.anytime import anytime_distance
+
+OUT = Path(__file__).parent / "results" / "stacks"
+COPIES, SEED = 4096, 0
+Step = Callable[[Any, jax.Array], tuple[Any, jax.Array]]
+
+
+class Stack(NamedTuple):
+    """One stack: the start and the step of its copies, as they are and staggered.
+
+    A step returns the state and whose episode is over; `ages` reads the law's ages from a staggered state.
+    """
+
+    package: str
+    environment: str
+    raw: tuple[Any, Step]
+    staggered: tuple[Any, Step]
+    ages: Callable[[Any], jax.Array]
+    lines: list[str]
+    longest: int
+    """Steps after which every first episode is over."""
+    block: int
+    """Steps of a block, when the time is taken."""
+
+
+def gymnax_stack(name: str = "CartPole-v1") -> Stack:
+    import gymnax
+
+    from steadyrl.integrations.jax.gymnax import StaggeredGymnax
+
+    env, params = gymnax.make(name)
+    many = StaggeredGymnax(env, COPIES)
+    keys = jax.random.split(jax.random.key(SEED), COPIES)
+
+    def stepped(step: Any, state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
+        first, second = jax.random.split(key)
+        actions = jax.vmap(env.action_space(params).sample)(jax.random.split(first, COPIES))
+        _, state, _, terminated, truncated, _ = step(jax.random.split(second, COPIES), state, actions, params)
+        return state, terminated | truncated
+
+    return Stack(
+        "gymnax",
+        name,
+        (
+            jax.vmap(env.reset, in_axes=(0, None))(keys, params)[1],
+            partial(stepped, jax.vmap(env.step, in_axes=(0, 0, 0, None))),
+        ),
+        (many.reset(keys, params)[1], partial(stepped, many.step)),
+        lambda state: state.stagger.ages,
+        [
+            "env = StaggeredGymnax(env, num_envs)",
+            "observations, state = env.reset(keys, params)  # without jax.vmap",
+            "observations, state, reward, terminated, truncated, info = env.step(keys, state, actions, params)",
+        ],
+        longest=500,
+        block=200,
+    )
+
+
+def brax_stack(name: str = "ant", length: int = 50) -> Stack:
+    from brax import envs
+
+    from steadyrl.integrations.jax.brax import StaggeredBrax
+
+    raw = envs.training.wrap(envs.get_environment(name, backend="spring"), episode_length=length)
+    many = StaggeredBrax(raw, length)
+    keys = jax.random.split(jax.random.PRNGKey(SEED), COPIES)
+
+    def stepped(env: Any, state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
+        actions = jax.random.uniform(key, (COPIES, raw.action_size), minval=-1.0)
+        state = env.step(state, actions)
+        return state, state.done.astype(bool)
+
+    return Stack(
+        "brax",
+        f"{name} (spring), episodes of at most {length} steps",
+        (jax.jit(raw.reset)(keys), partial(stepped, raw)),
+        (jax.jit(many.reset)(keys), partial(stepped, many)),
+        lambda state: state.info["steadyrl"]["law"].ages,
+        ["ppo.train(environment=env, wrap_env_fn=stagger_wrap_fn(), ...)"],
+        longest=length,
+        block=10,
+    )
+
+
+def jumanji_stack(limit: int = 50) -> Stack:
+    from jumanji.environments import RubiksCube
+
+    env = RubiksCube(time_limit=limit)
+    keys = jax.random.split(jax.random.PRNGKey(SEED), COPIES)
+    first = jax.vmap(env.reset)(keys)[0]
+
+    def stepped(staggered: bool, carry: Any, key: jax.Array) -> tuple[Any, jax.Array]:
+        state, law = carry
+        one, two = jax.random.split(key)
+        actions = jax.random.randint(one, (COPIES, 3), 0, jnp.asarray([6, 1, 3]))
+        state, timestep = jax.vmap(env.step)(state, actions)
+        over = timestep.last()
+        if staggered:
+            law, cut = stagger.step(law, over)
+            over = over | cut
+        fresh, start = jax.vmap(env.reset)(jax.random.split(two, COPIES))
+        state, _ = stagger.select(over, (fresh, start.observation), (state, timestep.observation))
+        return (state, law), over
+
+    law = stagger.init(COPIES, limit, jax.random.PRNGKey(SEED))
+    return Stack(
+        "jumanji",
+        f"RubiksCube, episodes of {limit} steps",
+        ((first, law), partial(stepped, False)),
+        ((first, law), partial(stepped, True)),
+        lambda carry: carry[1].ages,
+        [
+            "law, cut = stagger.step(law, timestep.last())",
+            "fresh, start = jax.vmap(env.reset)(keys)  # instead of the AutoResetWrapper",
+            "state, observation = stagger.select(timestep.last() | cut, (fresh, start.observation), ...)",
+        ],
+        longest=limit,
+        block=50,
+    )
+
+
+STACKS = {"gymnax": gymnax_stack, "brax": brax_stack, "jumanji": jumanji_stack}
+
+
+def distances(stack: Stack) -> tuple[dict[str, list[float]], float]:
+    """Return distance and bound after 1 and 2 mean episode lengths, and that mean."""
+    keys = jax.random.split(jax.random.key(SEED + 1), stack.longest)
+    _, over = jax.jit(partial(jax.lax.scan, stack.raw[1]))(stack.raw[0], keys)
+    over = np.asarray(over)
+    if not over.any(axis=0).all():
+        raise RuntimeError(f"{stack.package}: some first episodes outlast {stack.longest} steps")
+    lengths = np.argmax(over, axis=0) + 1
+    law = EpisodeLengths.from_gymnasium(lengths)
+    mean = float(lengths.mean())
+
+    def step(state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
+        return stack.staggered[1](state, key)[0], stack.ages(state)
+
+    times = {str(n): round(n * mean) for n in (1, 2)}
+    keys = jax.random.split(jax.random.key(SEED + 2), times["2"] + 1)
+    _, ages = jax.jit(partial(jax.lax.scan, step))(stack.staggered[0], keys)
+    group, share = groups(EpisodeLengths(law.probabilities[1:]))  # T - 1 steps: a reset takes none
+    bound = anytime_distance(law, times["2"])
+    found = {n: [measure(np.asarray(ages[t - 1]), group, share)[0], float(bound[t - 1])] for n, t in times.items()}
+    return {n: [round(x, 4) for x in pair] for n, pair in found.items()}, mean
+
+
+def costs(stack: Stack, rounds: int) -> dict[str, float]:
+    """Return microseconds of a raw step and of a staggered one, once it is quiet, and their ratio."""
+    ways = {}
+    for name, (state, step) in (("raw", stack.raw), ("staggered", stack.staggered)):
+
+        def block(state: Any, key: jax.Array, step: Step = step) -> tuple[Any, jax.Array]:
+            def one(state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
+                state, over = step(state, key)
+                return state, jnp.sum(over)
+
+            return jax.lax.scan(one, state, jax.random.split(key, stack.block))
+
+        ways[name] = [jax.jit(block), state]
+    for i in range(-(-3 * stack.longest // stack.block)):  # compile, and run until the copies are staggered
+        for way in ways.values():
+            way[1] = jax.block_until_ready(way[0](way[1], jax.random.key(i)))[0]
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for i in range(rounds):
+        for name, way in ways.items():
+            begun = time.perf_counter()
+            way[1] = jax.block_until_ready(way[0](way[1], jax.random.key(1000 + i)))[0]
+            taken[name].append((time.perf_counter() - begun) / stack.block * 1e6)
+    raw, staggered = (np.array(taken[name]) for name in ("raw", "staggered"))
+    return {
+        "raw": round(float(np.median(raw)), 1),
+        "staggered": round(float(np.median(staggered)), 1),
+        "ratio": round(float(np.median(staggered / raw)), 4),
+        "ratio of the fastest blocks": round(float(staggered.min() / raw.min()), 4),
+    }
+
+
+def law_alone(stack: Stack, rounds: int) -> float:
+    """Return microseconds of a quiet step of the law, on ends of the stack's kind: less noisy than a difference."""
+    mean = max(distances(stack)[1], 1.0) if stack.package == "gymnax" else float(stack.longest)
+    fixed = stack.package != "gymnax"
+
+    def with_law(law: Any, key: jax.Array) -> tuple[Any, jax.Array]:
+        done = law.ages >= stack.longest if fixed else jax.random.uniform(key, (COPIES,)) < 1 / mean
+        law, cut = stagger.step(law, done)
+        return law, jnp.sum(cut)
+
+    run = jax.jit(lambda law, key: jax.lax.scan(with_law, law, jax.random.split(key, 500)))
+    law = stagger.init(COPIES, stack.longest, 0)
+    for i in range(4):
+        law = jax.block_until_ready(run(law, jax.random.key(i)))[0]
+    taken = []
+    for i in range(rounds):
+        begun = time.perf_counter()
+        law = jax.block_until_ready(run(law, jax.random.key(10 + i)))[0]
+        taken.append((time.perf_counter() - begun) / 500 * 1e6)
+    return round(float(np.median(taken)), 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stacks", nargs="*", choices=[*STACKS, []], default=list(STACKS))
+    parser.add_argument("--rounds", type=int, default=15)
+    given = parser.parse_args()
+    OUT.mkdir(parents=True, exist_ok=True)
+    for name in given.stacks:
+        stack = STACKS[name]()
+        reached, mean = distances(stack)
+        cost = costs(stack, given.rounds)
+        alone = law_alone(stack, given.rounds)
+        share = alone / cost["raw"]
+        result = {
+            "stack": name,
+            "version": version(stack.package),
+            "environment": stack.environment,
+            "copies": COPIES,
+            "mean_episode_length": round(mean, 2),
+            "supported": {"stagger": True, "monitor": True, "fair statistics": True},
+            "lines": stack.lines,
+            "cost": f"{alone:.0f} µs, {share:.1%} of a step",
+            "microseconds": {**cost, "law alone": alone},
+            "distance": reached,
+            "tested": True,
+            "command": f"python benchmarks/stacks_jax.py {name}",
+            "seed": SEED,
+            "jax": version("jax"),
+            "steadyrl": __version__,
+        }
+        (OUT / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+        print(name, result["cost"], cost, reached, flush=True)
+
+
+if __name__ == "__main__":
+    main()

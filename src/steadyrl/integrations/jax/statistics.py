@@ -1,0 +1,124 @@
+"""Mean return, length and success of all episodes, running ones included, as pure functions in JAX.
+
+    state = statistics.init(num_envs, max_age)
+    state = statistics.step(state, rewards, done, cut)  # in every step; inside jit, scan and vmap
+    statistics.means(state)                             # inside jit, too
+    statistics.report(state)                            # with intervals; on the host
+
+Finished episodes are a biased sample, since short ones finish first; `live.fair_law` has the law, which is the same in
+numpy, PyTorch and JAX. An episode that is over is either `done`, by itself, or `cut`, by the law of staggering.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from steadyrl.common.checks import whole_number
+from steadyrl.errors import StatisticsError
+from steadyrl.live import fair_law as law
+from steadyrl.live.fair_law import FairMeans, FairState, means
+from steadyrl.live.fair_report import FairReport, make_report
+
+__all__ = ["FairMeans", "FairReport", "FairState", "init", "means", "report", "step"]
+
+
+def init(num_envs: int, max_age: int) -> FairState:
+    """Return the state of environments that have all just been reset.
+
+    Args:
+        num_envs: number of environments.
+        max_age: the oldest age that is told apart, in steps of an episode: the time limit, if there is one. What
+            happens later in an episode is not counted, and the report has its share as unresolved.
+
+    Raises:
+        StatisticsError: if an argument is not a positive whole number.
+
+    Example:
+        >>> state = init(2, max_age=4)
+        >>> for done in ([False, True], [False, True], [True, True]):  # one episode of three steps, three of one
+        ...     state = step(state, jnp.ones(2), jnp.asarray(done))
+        >>> round(float(means(state).mean_return), 6)  # 4 began, 1 of them survived, and again
+        1.5
+    """
+    number = whole_number("num_envs", num_envs, StatisticsError)
+    return law.init(number, max_age=whole_number("max_age", max_age, StatisticsError), xp=jnp)
+
+
+def step(
+    state: FairState,
+    rewards: jax.Array,
+    done: jax.Array,
+    cut: jax.Array | None = None,
+    success: jax.Array | None = None,
+    *,
+    same_step: bool = True,
+    memory: float = math.inf,
+) -> FairState:
+    """Take in one step of all environments.
+
+    Args:
+        state: the state before the step.
+        rewards: [num_envs], of this step.
+        done: [num_envs], whose episode ended by itself: terminated, or truncated by the time limit.
+        cut: [num_envs], whose episode was cut short from outside, as by `stagger.step`; None means nobody's.
+        success: [num_envs], whose episode ended in success; None if nobody says what success is.
+        same_step: whether environments are reset within the step that ends an episode. A Python bool.
+        memory: steps after which old data is mostly forgotten, for a policy that learns. A Python number.
+
+    Raises:
+        StatisticsError: if an array has another shape, or the memory is not a positive number.
+    """
+    given = {"rewards": rewards, "done": done, "cut": cut, "success": success}
+    for name, value in given.items():
+        if value is not None and jnp.shape(value) != state.ages.shape:
+            raise StatisticsError(
+                f"{name} has shape {jnp.shape(value)}; for {state.ages.shape[0]} environments it must be "
+                f"{state.ages.shape}"
+            )
+    if not memory > 0:
+        raise StatisticsError(f"memory is {memory}; it must be a positive number of steps")
+    nobody = jnp.zeros(state.ages.shape, dtype=bool)
+    ended = jnp.asarray(done, dtype=bool)
+    cut_short = nobody if cut is None else jnp.asarray(cut, dtype=bool) & ~ended
+    succeeded = nobody if success is None else jnp.asarray(success, dtype=bool)
+    return law.step(state, rewards, ended, cut_short, succeeded, same_step=same_step, memory=memory)
+
+
+def report(
+    state: FairState, *, level: float = 0.95, with_success: bool = False, time_limit: float = math.inf
+) -> FairReport:
+    """Return mean return, length and success with intervals; copies the state to the host.
+
+    Args:
+        state: a state of one run (not of a vmap over seeds: take one of them).
+        level: confidence level of the intervals.
+        with_success: whether `step` was told who succeeded.
+        time_limit: the most steps that an episode can have, if that is known.
+
+    Raises:
+        StatisticsError: if nothing was seen yet.
+    """
+    host: dict[str, Any] = {name: np.asarray(value) for name, value in state._asdict().items()}
+    if host["steps"].ndim:
+        raise StatisticsError(
+            f"the state has {host['steps'].shape} runs, as from a vmap over seeds; report on each of them: "
+            "report(jax.tree.map(lambda x: x[0], state))"
+        )
+    if not host["steps"]:
+        raise StatisticsError("nothing was seen yet: call step first")
+    real = {name: host[name].astype(np.float64) for name in ("returns", "tables", "finished", "last_rewards", "range")}
+    numbers: dict[str, Any] = {name: int(host[name]) for name in ("steps", "ended", "cut", "complete")}
+    found = FairState(**host | real | numbers | {"weight": float(host["weight"])})
+    return make_report(
+        found,
+        law.estimate(found, time_limit),
+        level=level,
+        with_success=with_success,
+        reward_range=None,
+        longest=time_limit,
+    )
