@@ -6,10 +6,12 @@ python docs/generate.py                  writes the pages of docs/reproduction a
 python docs/generate.py RESULTS          brings the results of `steadyrl reproduce` in that folder into them
 python docs/generate.py pictures         draws docs/lockstep.svg, the picture of the first screen
 python docs/generate.py map              writes the map in CONTRIBUTING.md again from the packages' docstrings
+python docs/generate.py stacks           writes the table of docs/stacks.md again from benchmarks/results/stacks
 """
 
 import importlib
 import inspect
+import json
 import re
 import textwrap
 from importlib.util import find_spec
@@ -18,11 +20,15 @@ from pathlib import Path
 import steadyrl
 
 DOCS = Path(__file__).parent
-GUIDES = ("diagnose", "cures", "jax", "staggering", "fair", "sspg", "rollouts", "scaling", "league")
+GUIDES = ("diagnose", "cures", "staggering", "fair", "sspg", "rollouts", "scaling", "stacks", "jax", "torch", "league")
 """Pages of the section Guides, in order; further pages come after them."""
 ELSEWHERE = ("index", "start", "concepts", "questions", "theory", "map")
 MAP = ("<!-- What follows is written by `python docs/generate.py map`. -->", "<!-- Up to here. -->")
 """What stands before and after the generated part of CONTRIBUTING.md."""
+STACKS = ("<!-- What follows is written by `python docs/generate.py stacks`. -->", "<!-- Up to here. -->")
+"""What stands before and after the generated part of docs/stacks.md."""
+FIRST_STACKS = ("gymnasium", "envpool", "sb3", "cleanrl", "rsl_rl", "torchrl", "skrl")
+"""Stacks at the top of the table, in this order; the others come after them, those that were not run last."""
 
 
 def guides(folder: Path) -> None:
@@ -59,11 +65,55 @@ def module_map() -> str:
     return "\n".join(lines).strip("\n")
 
 
-def write_map(path: Path) -> None:
-    """Replace the map of packages in a page."""
-    before, _, rest = path.read_text().partition(MAP[0])
-    _, _, after = rest.partition(MAP[1])
-    _write(path, [f"{before}{MAP[0]}\n\n{module_map()}\n\n{MAP[1]}{after.rstrip()}"])
+def stacks(results: Path) -> str:
+    """Return the table of stacks, the lines to write in each, and what some have of their own, from results."""
+    found = {path.stem: json.loads(path.read_text()) for path in sorted(results.glob("*.json"))}
+    rank = {name: place for place, name in enumerate(FIRST_STACKS)}
+    order = sorted(found, key=lambda name: (not found[name]["tested"], rank.get(name, len(rank)), name))
+    lines = [
+        "| stack | version | stagger | monitor | fair statistics | distance (bound) after 1 mean length | after 2 "
+        "| cost a step |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name in order:
+        entry = found[name]
+        marks = ["yes" if entry["supported"][what] else "no" for what in ("stagger", "monitor", "fair statistics")]
+        distances = [_distance(entry["distance"].get(after)) for after in ("1", "2")]
+        label = entry["stack"] + ("" if entry["tested"] else " (untested)")
+        lines.append(f"| {' | '.join([label, entry['version'], *marks, *distances, str(entry['cost']) or '-'])} |")
+    peers = [(entry["stack"], entry["peer"], entry["distance"]) for entry in found.values() if "peer" in entry]
+    if peers:
+        lines += ["", "### Beside what stacks have of their own", ""]
+        lines += ["| stack | way | distance (bound) after 1 mean length | after 2 |", "|---|---|---|---|"]
+        for stack, peer, distance in peers:
+            for way, at in (("steadyrl", distance), (f"`{peer['name']}`", peer["distance"])):
+                lines.append(f"| {stack} | {way} | {_distance(at['1'])} | {_distance(at['2'])} |")
+    lines += ["", "### The lines to write"]
+    for name in order:
+        entry = found[name]
+        if entry["lines"]:
+            lines += [
+                "",
+                f"{entry['stack']}{'' if entry['tested'] else ', untested'}:",
+                "",
+                "```py",
+                *entry["lines"],
+                "```",
+            ]
+        if entry.get("note"):
+            lines += ["", entry["note"]]
+    return "\n".join(lines)
+
+
+def _distance(pair: list[float] | None) -> str:
+    return "-" if not pair else f"{pair[0]:.3f} ({pair[1]:.3f})"
+
+
+def write_part(path: Path, marks: tuple[str, str], text: str) -> None:
+    """Replace the generated part of a page."""
+    before, _, rest = path.read_text().partition(marks[0])
+    _, _, after = rest.partition(marks[1])
+    _write(path, [f"{before}{marks[0]}\n\n{text}\n\n{marks[1]}{after.rstrip()}"])
 
 
 def reference(folder: Path) -> None:
@@ -208,7 +258,9 @@ def main(argument: str | None) -> None:
 
         pictures.committed(DOCS)
     elif argument == "map":
-        write_map(DOCS.parent / "CONTRIBUTING.md")
+        write_part(DOCS.parent / "CONTRIBUTING.md", MAP, module_map())
+    elif argument == "stacks":
+        write_part(DOCS / "stacks.md", STACKS, stacks(DOCS.parent / "benchmarks" / "results" / "stacks"))
     else:
         reproduction(DOCS / "reproduction" if argument is None else Path(argument))
 

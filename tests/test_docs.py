@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import json
 import re
 import shlex
 import subprocess
@@ -134,6 +135,25 @@ def test_the_map_has_every_package_as_it_describes_itself(monkeypatch):
     assert generate.module_map() in text, "run: python docs/generate.py map"
     folders = {path.parent.name for path in (DOCS.parent / "src" / "steadyrl").glob("*/__init__.py")}
     assert folders == {name for name in generate.packages() if "/" not in name}
+
+
+def test_the_table_of_stacks_is_that_of_the_results(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    import generate
+
+    results = DOCS.parent / "benchmarks" / "results" / "stacks"
+    assert generate.stacks(results) in (DOCS / "stacks.md").read_text(), "run: python docs/generate.py stacks"
+    for path in results.glob("*.json"):
+        entry = json.loads(path.read_text())
+        assert set(entry["supported"]) == {"stagger", "monitor", "fair statistics"}
+        assert len(entry["lines"]) <= 5
+        for line in entry["lines"]:
+            assert len(line) <= 120
+        if entry["tested"] and entry["distance"]:
+            assert {name: len(pair) for name, pair in entry["distance"].items()} == {"1": 2, "2": 2}
+        imports = [line for line in entry["lines"] if line.startswith("from steadyrl")]
+        for line in imports if "jax" not in path.stem and ".jax" not in "".join(imports) else []:
+            exec(line, {})
 
 
 def test_the_map_is_part_of_the_site():

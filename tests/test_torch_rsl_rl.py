@@ -9,7 +9,7 @@ from rsl_rl.runners import OnPolicyRunner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pretend_device import DEVICE, elsewhere, pretend_device, waiting_allowed
-from rsl_rl_environment import SETTINGS, GymnasiumVecEnv
+from simulators import SETTINGS, GymnasiumVecEnv
 from steadyrl import EpisodeLengths, design_delays
 from steadyrl.errors import DelaysError, StaggerError, WrapperError
 from steadyrl.integrations.torch.rsl_rl import StaggeredVecEnv, write_delays

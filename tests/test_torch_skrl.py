@@ -11,44 +11,13 @@ from skrl.trainers.torch import SequentialTrainer, SequentialTrainerCfg
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
-from rsl_rl_environment import GymnasiumVecEnv
+from simulators import Simulator
 from steadyrl import StaggeredVectorEnv
 from steadyrl.errors import WrapperError
 from steadyrl.integrations.torch.skrl import StaggeredWrapper
 
 N, LIMIT = 60, 40
 ROLLOUT = 16
-
-
-class Simulator:
-    """A Gymnasium environment with the interface of Isaac Lab: tensors, counters, resets within the step."""
-
-    def __init__(self, name):
-        self.inside = GymnasiumVecEnv(name, N, LIMIT)
-        self.num_envs, self.device, self.max_episode_length = N, "cpu", LIMIT
-        spaces = self.inside.envs
-        self.single_observation_space = gymnasium.spaces.Dict({"policy": spaces.single_observation_space})
-        self.single_action_space = spaces.single_action_space
-
-    unwrapped = property(lambda self: self)
-    episode_length_buf = property(lambda self: self.inside.episode_length_buf)
-
-    @episode_length_buf.setter
-    def episode_length_buf(self, counters):
-        self.inside.episode_length_buf = counters
-
-    def observe(self):
-        return {"policy": self.inside.get_observations()["policy"]}
-
-    def reset(self, seed=None):
-        return self.observe(), {}
-
-    def step(self, actions):
-        _, rewards, dones, extras = self.inside.step(actions)
-        return self.observe(), rewards, dones & ~extras["time_outs"], extras["time_outs"], {}
-
-    def close(self):
-        self.inside.envs.close()
 
 
 class Policy(GaussianMixin, Model):
@@ -91,7 +60,7 @@ def train(env, steps, folder):
 
 
 def test_ppo_trains_on_copies_of_every_age(tmp_path):
-    simulator = Simulator("Pendulum-v1")
+    simulator = Simulator("Pendulum-v1", N, LIMIT)
     env = StaggeredWrapper(wrap_env(simulator, wrapper="isaaclab"), seed=0)
     train(env, 64, tmp_path)
     counts = torch.bincount(simulator.inside.lived, minlength=LIMIT)
@@ -121,7 +90,7 @@ def test_a_simulator_without_counters_is_refused():
 
 
 def test_counters_of_another_name_and_a_limit_that_is_a_number():
-    simulator = Simulator("CartPole-v1")
+    simulator = Simulator("CartPole-v1", N, LIMIT)
     simulator.progress_buf = simulator.inside.episode_length_buf
     env = StaggeredWrapper(wrap_env(simulator, wrapper="isaaclab"), counters="progress_buf", limit=LIMIT, seed=0)
     env.reset()

@@ -109,12 +109,14 @@ def running_max(values: Array) -> Array:
 
 
 def order(first: Array, second: Array) -> Array:
-    """Return the places of the values in rising order of `first`, and where these are equal of `second` (32 bits)."""
+    """Return the places of the values in rising order of `first`, and where these are equal of `second` (32 bits).
+
+    No two values of `second` are equal, so it does not matter whether a sort is stable.
+    """
     xp = library(first)
-    if is_torch_namespace(xp):
-        return xp.argsort(first * 2**32 + second)
-    lexsort = np.lexsort if xp is array_numpy else xp.lexsort
-    return lexsort((second, first))
+    if is_jax_namespace(xp):  # it may have no 64 bits
+        return xp.lexsort((second, first))
+    return xp.argsort(first * 2**32 + second)
 
 
 def at(values: Array, place: Array) -> Array:

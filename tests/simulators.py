@@ -1,4 +1,4 @@
-"""A Gymnasium environment by rsl_rl's contract: counters, a time limit, and resets within the step."""
+"""Gymnasium environments as torch simulators: counters, a time limit, and resets within the step."""
 
 import gymnasium
 import numpy as np
@@ -24,7 +24,7 @@ SETTINGS = {
 
 
 class GymnasiumVecEnv(VecEnv):
-    """Copies of a Gymnasium environment; a discrete action is 1 where the number is positive."""
+    """Copies of a Gymnasium environment by rsl_rl's contract; a discrete action is 1 where the number is positive."""
 
     def __init__(self, name, num_envs, max_episode_length, seed=0):
         self.envs = gymnasium.make_vec(
@@ -56,3 +56,34 @@ class GymnasiumVecEnv(VecEnv):
             self.episode_length_buf[dones] = self.lived[dones] = 0
         rewards = torch.from_numpy(np.asarray(rewards, dtype=np.float32))
         return self.get_observations(), rewards, dones, {"time_outs": time_outs & ~fallen}
+
+
+class Simulator:
+    """A Gymnasium environment with the interface of Isaac Lab: tensors, counters, resets within the step."""
+
+    def __init__(self, name, num_envs, max_episode_length):
+        self.inside = GymnasiumVecEnv(name, num_envs, max_episode_length)
+        self.num_envs, self.device, self.max_episode_length = num_envs, "cpu", max_episode_length
+        spaces = self.inside.envs
+        self.single_observation_space = gymnasium.spaces.Dict({"policy": spaces.single_observation_space})
+        self.single_action_space = spaces.single_action_space
+
+    unwrapped = property(lambda self: self)
+    episode_length_buf = property(lambda self: self.inside.episode_length_buf)
+
+    @episode_length_buf.setter
+    def episode_length_buf(self, counters):
+        self.inside.episode_length_buf = counters
+
+    def observe(self):
+        return {"policy": self.inside.get_observations()["policy"]}
+
+    def reset(self, seed=None):
+        return self.observe(), {}
+
+    def step(self, actions):
+        _, rewards, dones, extras = self.inside.step(actions)
+        return self.observe(), rewards, dones & ~extras["time_outs"], extras["time_outs"], {}
+
+    def close(self):
+        self.inside.envs.close()
