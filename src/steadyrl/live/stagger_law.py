@@ -267,7 +267,7 @@ def decide(
     uncertain = (1 + 1 / _at_least(episodes, 0.25)) ** 0.5  # the target is an estimate, too
     unknown = at(state.survival, state.known + 1) > 0.5 / n + _ROOM
     waking = ~state.active & (unknown | (distance > _ALARM * uncertain))
-    lacking = 1 - at(total, xp.max(within)) / total[-1] > 1 / n + _ROOM  # older ages, for one environment or more
+    lacking = 1 - at(total, xp.max(within)) / total[-1] > 0.75 / n  # older ages, for an environment or more
     calm = ~unknown & ~lacking & (distance <= _CALM * uncertain)
     active = (state.active | waking) & ~calm & (n > 1)
     wanted = n / at(total, xp.max(following))
