@@ -47,7 +47,6 @@ EARLY, QUIET = 3, (20, 40)
 """Mean episode lengths over which the two costs are averages."""
 REPEATS = 9
 ALL = {"stagger": True, "monitor": True, "fair statistics": True}
-NO_FAIR = {"stagger": True, "monitor": True, "fair statistics": False}
 
 
 Ages = Iterator[np.ndarray]
@@ -291,7 +290,7 @@ STACKS: dict[str, dict[str, Any]] = {
         "way": "counters",
         "peer": ("init_at_random_ep_len", lambda: run_rsl_rl(random_counters=True)),
         "same_step": True,
-        "supported": NO_FAIR,
+        "supported": ALL,
         "lines": [
             "from steadyrl.integrations.torch.rsl_rl import StaggeredVecEnv",
             "env = StaggeredVecEnv(env)",
@@ -305,12 +304,12 @@ STACKS: dict[str, dict[str, Any]] = {
         "way": "torch",
         "peer": ("RandomTruncationTransform", lambda: run_torchrl(random_horizons=True)),
         "same_step": True,
-        "supported": NO_FAIR,
+        "supported": ALL,
         "lines": [
             "from steadyrl.integrations.torch.torchrl import StaggerTransform",
             "stagger = StaggerTransform()",
             "env = TransformedEnv(ParallelEnv(256, make_env), stagger)",
-            "for name, value in stagger.staggering.log().items():  # after a batch",
+            "for name, value in stagger.log().items():  # after a batch",
             "    logger.log_scalar(name, value.item())",
         ],
     },
@@ -320,7 +319,7 @@ STACKS: dict[str, dict[str, Any]] = {
         "run": run_skrl,
         "way": "counters",
         "same_step": True,
-        "supported": NO_FAIR,
+        "supported": ALL,
         "lines": [
             "from steadyrl.integrations.torch.skrl import StaggeredWrapper",
             "env = StaggeredWrapper(wrap_env(env))  # a simulator with counters, as Isaac Lab's",
@@ -333,7 +332,7 @@ STACKS: dict[str, dict[str, Any]] = {
 UNTESTED: dict[str, dict[str, Any]] = {
     "isaac": {
         "stack": "Isaac Lab, mjlab, Genesis, legged_gym (with rsl_rl)",
-        "supported": NO_FAIR,
+        "supported": ALL,
         "lines": [
             "from steadyrl.integrations.torch.rsl_rl import StaggeredVecEnv",
             "env = StaggeredVecEnv(RslRlVecEnvWrapper(env))  # Isaac Lab, mjlab; the others: StaggeredVecEnv(env)",
@@ -341,22 +340,22 @@ UNTESTED: dict[str, dict[str, Any]] = {
     },
     "maniskill": {
         "stack": "ManiSkill",
-        "supported": NO_FAIR,
+        "supported": ALL,
         "lines": [
             "from steadyrl.integrations.torch import CounterStagger",
             'stagger = CounterStagger(envs.unwrapped, counters="_elapsed_steps", limit=max_episode_steps)',
             "observations, rewards, terminated, truncated, infos = envs.step(actions)",
-            "stagger.step(terminated | truncated)",
+            "stagger.step(terminated | truncated, rewards, terminated)",
         ],
     },
     "rl_games": {
         "stack": "rl_games (IsaacGymEnvs, Isaac Lab)",
-        "supported": NO_FAIR,
+        "supported": ALL,
         "lines": [
             "from steadyrl.integrations.torch import CounterStagger",
             'stagger = CounterStagger(env.unwrapped, counters="progress_buf")  # Isaac Lab: "episode_length_buf"',
             "observations, rewards, dones, infos = env.step(actions)  # in the VecEnv given to rl_games",
-            "stagger.step(dones)",
+            "stagger.step(dones, rewards)  # and stagger.log() for what is known of ages and episodes",
         ],
     },
 }
