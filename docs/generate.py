@@ -83,12 +83,12 @@ def stacks(results: Path) -> str:
         lines.append(f"| {' | '.join([label, entry['version'], *marks, *distances, str(entry['cost']) or '-'])} |")
     peers = [(entry["stack"], entry["peer"], entry["distance"]) for entry in found.values() if "peer" in entry]
     if peers:
-        lines += ["", "### Beside what stacks have of their own", ""]
+        lines += ["", "## Beside what stacks have of their own", ""]
         lines += ["| stack | way | distance (bound) after 1 mean length | after 2 |", "|---|---|---|---|"]
         for stack, peer, distance in peers:
             for way, at in (("steadyrl", distance), (f"`{peer['name']}`", peer["distance"])):
                 lines.append(f"| {stack} | {way} | {_distance(at['1'])} | {_distance(at['2'])} |")
-    lines += ["", "### The lines to write"]
+    lines += ["", "## The lines to write"]
     for name in order:
         entry = found[name]
         if entry["lines"]:

@@ -66,6 +66,7 @@ def test_the_runner_trains_on_copies_of_every_age(random_counters, tmp_path):
     np.testing.assert_array_equal(env.ages[env.ages > 0], bare.lived[env.ages > 0] + 1)
     events = EventAccumulator(str(tmp_path)).Reload()
     assert events.Scalars("steady/in_lockstep")[-1].value == 0
+    assert events.Scalars("fair/return")[-1].value < 0
     # With random counters first episodes were short, and lengths are still being learnt.
     assert events.Scalars("steady/ep_len_mean")[-1].value == pytest.approx(LIMIT, rel=0.15 * random_counters, abs=1e-3)
 
@@ -88,6 +89,11 @@ def test_copies_that_fall_are_truncated_too_and_every_truncation_is_a_time_out_o
     assert ends.sum() > time_outs.sum()
     assert torch.stack(bare.lived)[time_outs].max() < 100  # nobody reaches the time limit by itself
     assert env.phase.distance < env.phase.noise
+    # CartPole's reward is 1 a step, so its mean return is its mean length; the controller's estimate is another route.
+    report = env.statistics.report()
+    assert report.mean_return.value == pytest.approx(report.average_episode_length.value - 1)
+    assert report.mean_return.value == pytest.approx(env.phase.average_episode_length - 1, rel=0.1)
+    assert int(time_outs.sum()) == int(env.statistics._host._state.cut)
 
 
 def test_written_counters_are_even_and_so_are_ages_one_time_limit_later():
@@ -180,3 +186,5 @@ def test_nobody_waits_for_the_device():
             assert env.phase.verdict == "at steady state"
             assert env.ages.unique().numel() >= 9
             assert extras["episode"]["steady/ep_len_mean"].item() == pytest.approx(10)
+            assert extras["episode"]["fair/length"].item() == pytest.approx(10)
+            assert env.statistics.report().mean_return.value == 0

@@ -69,6 +69,7 @@ def test_ppo_trains_on_copies_of_every_age(tmp_path):
     assert env.staggering.cuts > N
     events = EventAccumulator(str(next(tmp_path.iterdir()))).Reload()
     assert events.Scalars("steady/ep_len_mean")[-1].value == pytest.approx(LIMIT)
+    assert events.Scalars("fair/length")[-1].value == pytest.approx(LIMIT)
     ages = env.staggering.ages
     train(env, 1, tmp_path / "again")  # skrl resets a simulator only once
     assert (env.staggering.ages - ages == 1).sum() > 0.9 * N

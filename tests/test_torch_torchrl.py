@@ -91,7 +91,7 @@ def test_ppo_trains_on_batches_whose_truncations_are_bootstrapped(tmp_path):
         sum(value for key, value in loss(batch.reshape(-1)).items() if key.startswith("loss")).backward()
         optimiser.step()
         optimiser.zero_grad()
-        for key, value in stagger.staggering.log().items():
+        for key, value in stagger.log().items():
             logger.log_scalar(key, value.item())
         # After the step of a truncation the copy begins anew, from another state.
         begun = batch["step_count"][:, 1:] == 0
@@ -99,7 +99,9 @@ def test_ppo_trains_on_batches_whose_truncations_are_bootstrapped(tmp_path):
     assert cuts == stagger.staggering.cuts > N
     assert natural == stagger.staggering.phase.ends
     assert stagger.staggering.phase.verdict == "at steady state"
-    assert (tmp_path / "run" / "scalars" / "steady").exists()
+    report = stagger.statistics.report()
+    assert report.mean_return.value == pytest.approx(report.average_episode_length.value - 1)  # the reward is 1 a step
+    assert (tmp_path / "run" / "scalars" / "fair").exists()
 
 
 @pytest.mark.filterwarnings("ignore:Nested TransformedEnvs")
@@ -144,6 +146,8 @@ def test_copies_reset_from_outside_begin_anew():
 def test_what_cannot_be_staggered_is_refused():
     with pytest.raises(WrapperError, match="has not been reset"):
         _ = StaggerTransform().staggering
+    with pytest.raises(WrapperError, match="nothing is known of returns"):
+        _ = StaggerTransform().statistics
     with pytest.raises(WrapperError, match="one copy"):
         TransformedEnv(GymEnv("CartPole-v1"), StaggerTransform()).reset()
     with pytest.raises(WrapperError, match="not single agents"):

@@ -1,6 +1,7 @@
-"""torch stacks: staggering and monitor where the tensors are.
+"""torch stacks: staggering, monitor and fair statistics where the tensors are.
 
 - `stagger`: `TorchStagger` decides whose episode is truncated, beside tensors on any device
+- `statistics`: `TorchFairStatistics` has the mean return and length of all episodes, running ones included
 - `counters`: `CounterStagger` truncates through the step counters of a simulator
 - `rsl_rl`: `StaggeredVecEnv` does so for environments of its contract; `write_delays` writes the counters once
 - `skrl`: `StaggeredWrapper` does so beneath skrl's trainers
@@ -16,5 +17,6 @@ except ImportError as error:
 
 from steadyrl.integrations.torch.counters import CounterStagger
 from steadyrl.integrations.torch.stagger import TorchStagger
+from steadyrl.integrations.torch.statistics import TorchFairStatistics
 
-__all__ = ["CounterStagger", "TorchStagger"]
+__all__ = ["CounterStagger", "TorchFairStatistics", "TorchStagger"]

@@ -18,6 +18,9 @@ import torch
 from steadyrl.common.checks import shown
 from steadyrl.errors import WrapperError
 from steadyrl.integrations.torch.stagger import TorchStagger
+from steadyrl.integrations.torch.statistics import TorchFairStatistics
+
+_LONGEST = 1 << 12  # steps; of longer episodes the statistics know no more than that
 
 
 class CounterStagger:
@@ -26,7 +29,10 @@ class CounterStagger:
         stagger = CounterStagger(simulator)
         ...
         observations, rewards, terminated, truncated, infos = simulator.step(actions)
-        stagger.step(terminated | truncated)
+        stagger.step(terminated | truncated, rewards)
+
+    `staggering` reports on the ages (`TorchStagger`), `statistics` on the mean return and length of all episodes
+    (`TorchFairStatistics`), if rewards are given; their memory is the time limit, at most 4,096 steps.
 
     Args:
         env: the simulator that has the counters, just reset; what wrappers call `unwrapped`.
@@ -57,6 +63,10 @@ class CounterStagger:
         self.staggering = TorchStagger(
             found.shape[0], device=found.device, late_cuts=True, max_age=longest + 2, seed=seed
         )
+        self.statistics = TorchFairStatistics(
+            found.shape[0], device=found.device, memory=min(longest, _LONGEST), max_age=min(longest + 1, _LONGEST)
+        )
+        self._late = torch.zeros(found.shape[0], dtype=torch.bool, device=found.device)
 
     @property
     def counters(self) -> Any:
@@ -68,13 +78,25 @@ class CounterStagger:
         """The time limit in steps."""
         return getattr(self.env, self._limit, None) if isinstance(self._limit, str) else self._limit
 
-    def step(self, dones: torch.Tensor) -> torch.Tensor:
+    def step(
+        self, dones: torch.Tensor, rewards: torch.Tensor | None = None, terminated: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Take in whose episode ended in a step; return whose episode the simulator truncates in the next one.
+
+        Args:
+            dones: whose episode ended, for whatever reason.
+            rewards: of this step, for the statistics; None leaves them out.
+            terminated: whose episode ended by itself, if that is known; without it, whoever ended in the step of a
+                truncation counts as truncated.
 
         Raises:
             StaggerError: if a copy went on whose counter was written: at once on a CPU, else with the next report.
         """
-        cut = self.staggering.step(dones.flatten())
+        dones = dones.flatten() != 0
+        if rewards is not None:
+            cut = self._late & dones if terminated is None else self._late & dones & (terminated.flatten() == 0)
+            self.statistics.update(rewards.flatten(), dones & ~cut, cut)
+        self._late = cut = self.staggering.step(dones)
         counters = self.counters
         limit = torch.as_tensor(self.limit, device=counters.device).to(counters.dtype)
         self.write(torch.where(cut, limit, counters))
@@ -83,6 +105,12 @@ class CounterStagger:
     def reset(self) -> None:
         """Take note that all copies were reset from outside."""
         self.staggering.reset()
+        self.statistics.reset()
+        self._late = torch.zeros_like(self._late)
+
+    def log(self) -> dict[str, torch.Tensor]:
+        """Return what loggers write down of ages and episodes, as tensors on the device; does not wait."""
+        return self.staggering.log() | self.statistics.log()
 
     def write(self, values: torch.Tensor) -> None:
         """Write the counters in place, so that they remain a tensor that the simulator may change anywhere."""

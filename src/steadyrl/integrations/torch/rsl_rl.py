@@ -36,8 +36,10 @@ class StaggeredVecEnv(VecEnv):
     """An environment for rsl_rl whose episodes are staggered, so that every batch is a fair sample, and stays one.
 
     A truncation takes effect in the step after the decision, which costs one step of the best possible distance. The
-    environment reports it as a time-out, from which PPO bootstraps. Three numbers go to the runner's logger through
-    `extras["log"]`: `steady/phase_distance`, `steady/in_lockstep` and `steady/ep_len_mean` (`TorchStagger.log`).
+    environment reports it as a time-out, from which PPO bootstraps. Two groups of numbers go to the runner's logger
+    through `extras["log"]`: `steady/phase_distance`, `steady/in_lockstep` and `steady/ep_len_mean`
+    (`TorchStagger.log`), and the fair means `fair/return`, `fair/length` and `fair/unresolved`
+    (`TorchFairStatistics.log`).
 
     Leave `init_at_random_ep_len` at False: random counters shorten first episodes, so lengths are learnt more slowly.
 
@@ -53,18 +55,19 @@ class StaggeredVecEnv(VecEnv):
 
     def __init__(self, env: Any, *, seed: int | None = None, log_interval: int = 16) -> None:
         self.env, self._stagger = env, CounterStagger(env, seed=seed)
-        self.staggering = self._stagger.staggering
+        self.staggering, self.statistics = self._stagger.staggering, self._stagger.statistics
         self.log_interval = log_interval and whole_number("log_interval", log_interval, WrapperError)
         self._steps = 0
 
     def step(self, actions: torch.Tensor) -> tuple[Any, torch.Tensor, torch.Tensor, dict[str, Any]]:
         """Step all copies; those that are too many at their age are truncated in the next step."""
         observations, rewards, dones, extras = self.env.step(actions)
-        self._stagger.step(dones)
+        time_outs = extras.get("time_outs")
+        self._stagger.step(dones, rewards, None if time_outs is None else (dones != 0) & (time_outs == 0))
         self._steps += 1
         if self.log_interval and self._steps % self.log_interval == 0:
             name = "episode" if "episode" in extras else "log"  # the runner reads one of them
-            extras = {**extras, name: {**extras.get(name, {}), **self.staggering.log()}}
+            extras = {**extras, name: {**extras.get(name, {}), **self._stagger.log()}}
         return observations, rewards, dones, extras
 
     def get_observations(self) -> Any:

@@ -27,9 +27,10 @@ except ImportError as error:
 class StaggeredWrapper(Wrapper):
     """An environment for skrl whose episodes are staggered, so that every batch is a fair sample, and stays one.
 
-    A truncation takes effect in the step after the decision, which costs one step of the best possible distance. Three
-    numbers go to the trainer's log: `steady/phase_distance`, `steady/in_lockstep` and `steady/ep_len_mean`
-    (`TorchStagger.log`).
+    A truncation takes effect in the step after the decision, which costs one step of the best possible distance. Two
+    groups of numbers go to the trainer's log: `steady/phase_distance`, `steady/in_lockstep` and `steady/ep_len_mean`
+    (`TorchStagger.log`), and the fair means `fair/return`, `fair/length` and `fair/unresolved`
+    (`TorchFairStatistics.log`).
 
     Args:
         env: what `wrap_env` returns for a simulator with step counters.
@@ -56,17 +57,17 @@ class StaggeredWrapper(Wrapper):
     ) -> None:
         super().__init__(env)
         self._stagger = CounterStagger(self._unwrapped, counters=counters, limit=limit, seed=seed)
-        self.staggering = self._stagger.staggering
+        self.staggering, self.statistics = self._stagger.staggering, self._stagger.statistics
         self.log_interval = log_interval and whole_number("log_interval", log_interval, WrapperError)
         self.environment_info, self._steps = environment_info, 0
 
     def step(self, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Any]:
         """Step all copies; those that are too many at their age are truncated in the next step."""
         observations, rewards, terminated, truncated, infos = self._env.step(actions)
-        self._stagger.step(terminated | truncated)
+        self._stagger.step(terminated | truncated, rewards, terminated)
         self._steps += 1
         if self.log_interval and self._steps % self.log_interval == 0:
-            log = {**infos.get(self.environment_info, {}), **self.staggering.log()}
+            log = {**infos.get(self.environment_info, {}), **self._stagger.log()}
             infos = {**infos, self.environment_info: log}
         return observations, rewards, terminated, truncated, infos
 

@@ -19,6 +19,7 @@ import torch
 
 from steadyrl.errors import MissingExtraError, WrapperError
 from steadyrl.integrations.torch.stagger import TorchStagger
+from steadyrl.integrations.torch.statistics import TorchFairStatistics
 
 try:
     from torchrl.data import Binary, Composite
@@ -38,6 +39,7 @@ class StaggerTransform(Transform):
     Args:
         seed: seed of the choice between copies of the same age; None takes another one every time.
         max_age: on a device, the oldest age that is told apart from older ones; a time limit, if there is one.
+        memory: steps of each copy after which the fair means mostly forget; a few mean episode lengths.
 
     Raises:
         WrapperError: at the first reset, if the environment has one copy only, has no entry "done" for whole copies, or
@@ -46,10 +48,11 @@ class StaggerTransform(Transform):
 
     invertible = False
 
-    def __init__(self, *, seed: int | None = None, max_age: int = 1 << 16) -> None:
+    def __init__(self, *, seed: int | None = None, max_age: int = 1 << 12, memory: float = 1000) -> None:
         super().__init__()
-        self.seed, self.max_age = seed, max_age
+        self.seed, self.max_age, self.memory = seed, max_age, memory
         self._staggering: TorchStagger | None = None
+        self._statistics: TorchFairStatistics | None = None
         self._over: torch.Tensor | None = None  # who is to be reset after the last step
 
     @property
@@ -62,6 +65,22 @@ class StaggerTransform(Transform):
         if self._staggering is None:
             raise WrapperError("the environment has not been reset, so nothing is known of its copies; reset it first")
         return self._staggering
+
+    def log(self) -> dict[str, torch.Tensor]:
+        """Return what loggers write down of ages (`steady/`) and episodes (`fair/`), as tensors; does not wait."""
+        found = self.staggering.log()
+        return found if self._statistics is None else found | self._statistics.log()
+
+    @property
+    def statistics(self) -> TorchFairStatistics:
+        """Mean return and length of all episodes, running ones included: `report()`.
+
+        Raises:
+            WrapperError: before the first step, or if there is not one reward for each copy.
+        """
+        if self._statistics is None:
+            raise WrapperError("there was no step with one reward for each copy, so nothing is known of returns")
+        return self._statistics
 
     def _reset(self, tensordict: Any, tensordict_reset: Any) -> Any:
         done = _entry(tensordict_reset, "done")
@@ -80,6 +99,8 @@ class StaggerTransform(Transform):
         mask = None if tensordict is None else tensordict.get("_reset", None)
         if mask is None:
             self._staggering.reset()
+            if self._statistics is not None:
+                self._statistics.reset()
         elif not self._expected(mask):
             self._staggering.reset(mask.flatten())
         return tensordict_reset
@@ -94,10 +115,21 @@ class StaggerTransform(Transform):
         done, truncated = _entry(next_tensordict, "done"), next_tensordict.get("truncated", None)
         cut = self.staggering.step(done.flatten())
         self._over = cut | done.flatten()
+        self._count(next_tensordict.get("reward", None), done.flatten(), cut)
         cut = cut.view_as(done)
         next_tensordict.set("truncated", cut if truncated is None else cut | truncated)
         next_tensordict.set("done", cut | done)
         return next_tensordict
+
+    def _count(self, rewards: torch.Tensor | None, done: torch.Tensor, cut: torch.Tensor) -> None:
+        """Take a step into the statistics, if there is one reward for each copy."""
+        if rewards is None or rewards.numel() != done.numel():
+            return
+        if self._statistics is None:
+            self._statistics = TorchFairStatistics(
+                done.numel(), device=done.device, memory=self.memory, max_age=self.max_age
+            )
+        self._statistics.update(rewards.flatten(), done, cut)
 
     def transform_output_spec(self, output_spec: Any) -> Any:
         """Add the entry "truncated", where the environment has none."""
