@@ -59,6 +59,18 @@ def monitor(rows):
     return file
 
 
+def logged(episodes):
+    """Return the name of a csv of episodes with the step at which each ended, of 64 environments."""
+    file = Path(FOLDER.name) / "steps.csv"
+    lengths = np.random.default_rng(SEED).integers(20, 500, (64, episodes // 64))
+    env = np.repeat(np.arange(64), episodes // 64)
+    steps, ran = 64 * np.cumsum(lengths, axis=1).ravel(), lengths.ravel()
+    with file.open("w") as out:
+        out.write("global_step,l,r,env\n")
+        out.writelines(f"{steps[i]},{ran[i]},{1.5 * ran[i]},{env[i]}\n" for i in np.argsort(steps, kind="stable"))
+    return file
+
+
 CASES = {
     "phase_mixing_time, uniform lengths up to 10^5": lambda: (within, uniform(10**5)),
     "phase_mixing_time, uniform lengths up to 10^6": lambda: (within, uniform(10**6)),
@@ -76,6 +88,9 @@ CASES = {
     ),
     "monitor.csv of 10^6 rows": lambda: (read_lengths, monitor(10**6)),
     "monitor.csv of 10^7 rows": lambda: (read_lengths, monitor(10**7)),
+    "audit of 10^4 episodes of 64 environments": lambda: (steadyrl.audit_log, logged(10**4)),
+    "audit of 10^5 episodes of 64 environments": lambda: (steadyrl.audit_log, logged(10**5)),
+    "audit of 10^6 episodes of 64 environments": lambda: (steadyrl.audit_log, logged(10**6)),
     "find_drift, 10^6 episodes": lambda: (find_drift, np.random.default_rng(SEED).integers(20, 500, 10**6)),
 }
 

@@ -34,6 +34,9 @@ APART = ("os._exit", "fork", "hang")
 """Deeds for environments in processes of their own; they are slow to try."""
 
 
+BUDGET = "evaluate a budget"
+
+
 class Rude(gymnasium.Env[Any, Any]):
     """An environment that does one deed at one step."""
 
@@ -105,7 +108,10 @@ def attack(trial: Trial) -> None:
         skip = generator.choice(["raise", "skip"])
         if at == -1 and deed in APART:
             at, make = 1, functools.partial(Rude, deed, 1, where, value)
-        task = generator.choice(["collect", "collect", "evaluate", "train"]) if backend == "serial" else "collect"
+        tasks = (
+            ["collect", "collect", "evaluate", BUDGET, BUDGET, "train"] if backend == "serial" else ["collect", BUDGET]
+        )
+        task = generator.choice(tasks)
         words = f"{task}, number {number}: {deed} at {at}, {where} {VALUES[value]!r}, {backend}, {skip}"
         trial.tried[f"{task} with an environment that misbehaves: {deed}"] += 1
         try:
@@ -119,6 +125,13 @@ def attack(trial: Trial) -> None:
                         trial.found(f"{words}: {found.returns}")
                 elif task == "evaluate":
                     evaluate(make, "uniform", 6, backend=backend)
+                elif task == BUDGET:
+                    timeout = 2.0 if backend == "processes" else None
+                    report = evaluate(
+                        make, "uniform", steps=60, num_envs=2, backend=backend, step_timeout=timeout
+                    ).report
+                    if report is None or not math.isfinite(report.mean_return.value):
+                        trial.found(f"{words}: {report}")
                 else:
                     settings = Settings(updates=3, num_envs=2, n_steps=8, backend=backend, critic_epochs=1)
                     train(make, settings)
@@ -149,10 +162,11 @@ def loud(trial: Trial) -> None:
     commands = {
         "diagnose": ["--episodes", "100", "--backend", "serial", "--json"],
         "evaluate": ["uniform", "--episodes", "5", "--backend", "serial", "--json"],
+        "evaluate ": ["uniform", "--steps", "60", "--num-envs", "2", "--backend", "serial", "--json"],
     }
     for command, more in commands.items():
         for name in ("Loud", "Exit"):
-            words = [sys.executable, "-m", "steadyrl", command, f"rude:{name}-v0", *more]
+            words = [sys.executable, "-m", "steadyrl", command.strip(), f"rude:{name}-v0", *more]
             done = subprocess.run(words, cwd=trial.folder, capture_output=True, text=True, timeout=120)
             trial.tried[f"--json with an environment that {'prints' if name == 'Loud' else 'exits'}"] += 1
             try:

@@ -47,6 +47,7 @@ def kinds(folder: Path) -> dict[str, tuple[Path, Callable[[Path], Any], bool]]:
         Perturbation,
         Samples,
         Settings,
+        audit_log,
         collect_episodes,
         collect_samples,
         gallery,
@@ -128,6 +129,11 @@ def kinds(folder: Path) -> dict[str, tuple[Path, Callable[[Path], Any], bool]]:
             load_lengths,
             False,
         )
+    steps = np.cumsum(lengths).tolist()
+    rows = [f"{step},{n},{n}.0,{i % 1}" for i, (n, step) in enumerate(zip(lengths, steps, strict=True))]
+    (folder / "episodes.csv").write_text("global_step,l,r,env\n" + "\n".join(rows) + "\n")
+    found["log of episodes that is audited (episodes.csv)"] = (folder / "episodes.csv", audit_log, False)
+    found["log of episodes that is audited (monitor.csv)"] = (folder / "monitor.csv", audit_log, False)
     found["Episodes read as lengths (.npz)"] = (
         folder / "episodes.npz",
         lambda path: load_lengths(path).probabilities.tolist(),

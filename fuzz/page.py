@@ -48,13 +48,17 @@ def table(results: dict[str, dict[str, Any]]) -> list[str]:
     return [*lines, "", *(["What they found, and is not mended yet:", "", *found, ""] if found else [])]
 
 
-def main() -> None:
-    """Write the table between its marks."""
-    text = PAGE.read_text()
+def page(text: str, results: dict[str, dict[str, Any]]) -> str:
+    """Return the text of the page with the table of these results between its marks."""
     before, _, rest = text.partition(MARKS[0])
     after = rest.partition(MARKS[1])[2]
-    middle = "\n".join(table(json.loads(RESULTS.read_text())))
-    PAGE.write_text(f"{before}{MARKS[0]}\n\n{middle.strip()}\n\n{MARKS[1]}{after}")
+    middle = "\n".join(table(results))
+    return f"{before}{MARKS[0]}\n\n{middle.strip()}\n\n{MARKS[1]}{after}"
+
+
+def main() -> None:
+    """Write the table between its marks."""
+    PAGE.write_text(page(PAGE.read_text(), json.loads(RESULTS.read_text())))
 
 
 if __name__ == "__main__":

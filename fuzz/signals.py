@@ -20,8 +20,8 @@ from typing import Any
 
 from common import Trial, main
 
-COLLECT = ["collect", "CartPole-v1", "--episodes", "2000", "--block-size", "50"]
-TRAIN = ["train", "CartPole-v1", "--updates", "12", "--num-envs", "4", "--n-steps", "16", "--backend", "serial"]
+COLLECT = ["collect", "CartPole-v1", "--episodes", "1000", "--block-size", "25"]
+TRAIN = ["train", "CartPole-v1", "--updates", "8", "--num-envs", "4", "--n-steps", "16", "--backend", "serial"]
 EVALUATE = ["evaluate", "CartPole-v1", "uniform", "--json"]
 RUNS = {
     "collect, serial": [*COLLECT, "--backend", "serial", "--out", "a.npz"],
@@ -29,9 +29,9 @@ RUNS = {
     "collect with trajectories": [*COLLECT, "--backend", "serial", "--trajectories", "--out", "a.npz"],
     "train": [*TRAIN, "--checkpoint-every", "0.05", "--out", "run"],
     "reproduce": ["reproduce", "figure-1", "--out", "figures"],
-    "evaluate, episodes": [*EVALUATE, "--episodes", "3000", "--backend", "serial"],
-    "evaluate, budget": [*EVALUATE, "--steps", "150000", "--num-envs", "16", "--backend", "serial"],
-    "evaluate, budget in processes": [*EVALUATE, "--steps", "20000", "--num-envs", "4", "--backend", "processes"],
+    "evaluate, episodes": [*EVALUATE, "--episodes", "1500", "--backend", "serial"],
+    "evaluate, budget": [*EVALUATE, "--steps", "60000", "--num-envs", "16", "--backend", "serial"],
+    "evaluate, budget in processes": [*EVALUATE, "--steps", "8000", "--num-envs", "4", "--backend", "processes"],
 }
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 COMPARED = {".npz", ".safetensors", ".csv", ".json"}
@@ -56,6 +56,8 @@ class Forked:
             status = 70
             try:
                 os.setsid()
+                # as in a terminal; a shell that starts this in the background has them ignore Ctrl-C
+                signal.signal(signal.SIGINT, signal.SIG_DFL if anew else signal.default_int_handler)
                 os.chdir(folder)
                 for path, number in ((self._out, 1), (self._said, 2)):
                     os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)

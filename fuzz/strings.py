@@ -100,6 +100,11 @@ def write(folder: Path, text: str, module: str, rows: str) -> dict[str, list[str
     (folder / "monitor.csv").write_text(f"#{json.dumps({'t_start': 1.0, 'env_id': text})}\nr,l,t\n{rows}")
     name = clean.replace("/", "_")[:60]
     (folder / f"{name}.csv").write_text("l\n" + "3\n5\n" * 20)
+    (folder / f"{name}.monitor.csv").write_text(f"r,l,t\n{rows}")
+    quoted = clean.replace('"', '""')
+    body = "".join(f'{3 * i},3,1.0,"{quoted}"\n' for i in range(1, 41))
+    (folder / "environments.csv").write_text(f"step,l,r,env\n{body}")
+    (folder / "damaged.csv").write_text(f'step,l,r\n3,3,"{quoted}"\n6,3,1\n')
     (folder / "column.csv").write_text(f'"{clean}",b\n1,2\n')
     (folder / f"{module}.py").write_text(ENVIRONMENT.format(text=text, name=module), errors="backslashreplace")
     write_safetensors(folder / "p.safetensors", {"a": [1.0]}, dict.fromkeys(("format", "kind", "environment"), clean))
@@ -110,6 +115,9 @@ def write(folder: Path, text: str, module: str, rows: str) -> dict[str, list[str
         "message of an environment": ["diagnose", f"{module}:{module}-v0"],
         "metadata of a policy": ["evaluate", "CartPole-v1", "p.safetensors", "--episodes", "2"],
         "environment id": ["collect", clean, "--episodes", "2", "--out", "a.npz"],
+        "name of a log of episodes": ["audit", f"{name}.monitor.csv"],
+        "environment in a log of episodes": ["audit", "environments.csv", "--json"],
+        "damaged row of a log of episodes": ["audit", "damaged.csv"],
     }
 
 

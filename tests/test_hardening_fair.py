@@ -18,13 +18,16 @@ from gymnasium.vector import SyncVectorEnv
 from scripted import Clock, Dice
 from steadyrl import (
     FairStatistics,
+    Perturbation,
     PhaseTracker,
     RecordFairStatistics,
     Settings,
     StaggerController,
     StaggeredVectorEnv,
     audit_log,
+    coupled_sampling,
     evaluate,
+    gallery,
     marginal_moments,
     steady_state_mean,
     train,
@@ -44,7 +47,7 @@ from steadyrl.errors import (
     TrainingError,
 )
 from steadyrl.integrations.sb3 import FairStatisticsCallback
-from steadyrl.lengths import find_drift
+from steadyrl.lengths import find_drift, read_lengths
 
 MAIN = os.getpid()
 
@@ -481,6 +484,12 @@ def test_a_summary_inside_staggered_environments_does_not_disturb_the_count():
     [
         (lambda: StaggerController(2, same_step=True, late_cuts=np.ones(3)), "late_cuts"),
         (lambda: StaggerController(2, same_step=True, late_cuts="no"), "late_cuts"),
+        (lambda: StaggerController(2**31, same_step=True), "num_envs"),
+        (lambda: FairStatistics(2**31, same_step=True), "num_envs"),
+        (lambda: PhaseTracker(2**31, same_step=True), "num_envs"),
+        (lambda: Perturbation(0.5).detour_probabilities(2**31), "longest"),
+        (lambda: coupled_sampling(*gallery.corridor(3)[:2], Perturbation(0.5), 2**31, rng=None), "steps"),
+        (lambda: read_lengths("x" * 5000), "not a file"),
         (lambda: find_drift([3, 4, 5] * 20, rng=np.zeros(3)), "rng"),
         (lambda: marginal_moments(range(10**12), [1]), "sums is int"),
         (lambda: seen_ages(np.zeros((4, 1)), [1, 2, 1, 2], [0, 0, 1, 1], seed="no"), "seed"),
@@ -492,3 +501,12 @@ def test_calls_that_a_fuzzer_found_end_in_a_sentence(call, words):
     with pytest.raises(SteadyrlError, match=words) as caught:
         call()
     assert len(str(caught.value)) < 1000
+
+
+def test_a_seed_of_any_size_is_taken_and_repeats_itself():
+    cuts = []
+    for seed in (2**64, 2**64, 2**64 + 1):
+        controller, rng = StaggerController(64, same_step=True, seed=seed), np.random.default_rng(0)
+        cuts.append(np.array([controller.step(rng.random(64) < 0.05) for _ in range(40)]))
+    np.testing.assert_array_equal(cuts[0], cuts[1])
+    assert (cuts[0] != cuts[2]).any()

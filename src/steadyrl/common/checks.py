@@ -20,6 +20,8 @@ from steadyrl.errors import RolloutError, SteadyrlError, ToleranceError
 Array = NDArray[np.float64]
 
 LARGEST = 2**63 - 1
+MOST_STEPS = MOST_ENVS = 10**8
+"""Bounds of what is kept in memory for each step, or each environment."""
 """The largest whole number that arrays of 64-bit integers can hold."""
 
 SUM_TOLERANCE = 1e-6
@@ -69,7 +71,7 @@ def check_count(name: str, value: Any) -> None:
 
 def as_steps(steps: Any, error: type[SteadyrlError]) -> int:
     """Return a number of steps, 0 or more, as an int, or raise `error`."""
-    return whole_number("steps", steps, error, least=0)
+    return whole_number("steps", steps, error, least=0, most=MOST_STEPS)
 
 
 def check_seed(seed: Any, error: type[SteadyrlError] = RolloutError) -> int:

@@ -90,7 +90,7 @@ class Perturbation:
 
     def detour_probabilities(self, longest: int) -> Array:
         """Return P(G = k) for k = 0, ..., longest."""
-        longest = whole_number("longest", longest, PerturbationError, least=0)
+        longest = whole_number("longest", longest, PerturbationError, least=0, most=MOST)
         k = np.arange(longest + 1)
         if self.detour is not None:
             return np.append(self.detour, np.zeros(longest + 1))[: longest + 1]

@@ -91,10 +91,16 @@ def write_lengths(lengths: EpisodeLengths, episodes: int, path: PathLike) -> Non
 def _files(path: PathLike) -> list[Path]:
     """Return the files that a path stands for: itself, or those of the first known kind in a directory."""
     file = Path(as_path("path", path, FileFormatError))
-    if str(path) == "-" or file.is_file():
-        return [file]
-    if not file.is_dir():
-        raise FileFormatError(f"{os.fspath(path)!r} is not a file or directory; give episode lengths as {FORMATS}")
+    try:
+        if str(path) == "-" or file.is_file():
+            return [file]
+        known = file.is_dir()
+    except OSError:  # a name that is too long for any file
+        known = False
+    if not known:
+        raise FileFormatError(
+            f"{shown(os.fspath(path), 300)} is not a file or directory; give episode lengths as {FORMATS}"
+        )
     for pattern in _IN_DIRECTORY:
         found = sorted(inside for inside in file.glob(pattern) if inside.is_file())
         if found:

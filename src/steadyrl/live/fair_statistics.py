@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import as_numbers, check_level, is_number, shown, whole_number
+from steadyrl.common.checks import MOST_ENVS, as_numbers, check_level, is_number, shown, whole_number
 from steadyrl.errors import StatisticsError
 from steadyrl.live import fair_law as law
 from steadyrl.live.fair_law import FairState, Flags
@@ -70,7 +70,7 @@ class FairStatistics:
         reward_range: tuple[float, float] | None = None,
         max_episode_steps: int | None = None,
     ) -> None:
-        self.num_envs = whole_number("num_envs", num_envs, StatisticsError)
+        self.num_envs = whole_number("num_envs", num_envs, StatisticsError, most=MOST_ENVS)
         if not isinstance(same_step, bool | np.bool_):
             raise StatisticsError(
                 f"same_step is {shown(same_step)}; it must be True (resets happen within the step that ends an "

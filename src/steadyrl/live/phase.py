@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import check_flag, check_tolerance, whole_number
+from steadyrl.common.checks import MOST_ENVS, check_flag, check_tolerance, whole_number
 from steadyrl.errors import DelaysError, WrapperError
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.lengths.life_table import LifeTable
@@ -94,7 +94,7 @@ class PhaseTracker:
     """
 
     def __init__(self, num_envs: int, *, same_step: bool, n_steps: int = 16, tolerance: float = 0.01) -> None:
-        self.num_envs = whole_number("num_envs", num_envs, DelaysError)
+        self.num_envs = whole_number("num_envs", num_envs, DelaysError, most=MOST_ENVS)
         self.n_steps = whole_number("n_steps", n_steps, DelaysError)
         self.same_step = check_flag("same_step", same_step, DelaysError)
         self.tolerance = check_tolerance(tolerance)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import check_flag, check_seed, plain_array, shown, whole_number
+from steadyrl.common.checks import MOST_ENVS, check_flag, check_seed, plain_array, shown, whole_number
 from steadyrl.errors import StaggerError
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.live import stagger_law as law
@@ -56,7 +56,7 @@ class StaggerController:
     """
 
     def __init__(self, num_envs: int, *, same_step: bool, seed: int | None = None, late_cuts: bool = False) -> None:
-        self.num_envs = whole_number("num_envs", num_envs, StaggerError)
+        self.num_envs = whole_number("num_envs", num_envs, StaggerError, most=MOST_ENVS)
         if not isinstance(same_step, bool | np.bool_):
             raise StaggerError(
                 f"same_step is {shown(same_step)}; it must be True (resets happen within the step that ends an "
@@ -96,7 +96,7 @@ class StaggerController:
             self._restarting = self._restarting & ~flags
             return
         if seed is not None:
-            one = check_seed(seed, StaggerError) if not isinstance(seed, list | tuple | np.ndarray) else _one_of(seed)
+            one = small_seed(seed) if not isinstance(seed, list | tuple | np.ndarray) else _one_of(seed)
             self._filled = self._followed = 0
             self._remember(law.init(self.num_envs, seed=one))
         self._count()
@@ -328,6 +328,12 @@ class StaggerController:
         self._late = late if late.any() else None
         self._oldest = int(self._lived.max()) + (0 if self.same_step else 1)
         self._filled = self._followed = 0
+
+
+def small_seed(seed: Any) -> int:
+    """Return a seed of 32 bits, as the law takes it: the seed itself, or one that a larger seed determines."""
+    checked = check_seed(seed, StaggerError)
+    return checked if checked < 1 << 32 else int(np.random.SeedSequence(checked).generate_state(1)[0])
 
 
 def _one_of(seeds: Any) -> int:

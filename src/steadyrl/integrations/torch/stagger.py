@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from array_api_compat import torch as array_torch
 
-from steadyrl.common.checks import check_seed, shown, whole_number
+from steadyrl.common.checks import shown, whole_number
 from steadyrl.errors import StaggerError
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.live import stagger_law as law
 from steadyrl.live.phase import PhaseReport
-from steadyrl.live.stagger_controller import StaggerController
+from steadyrl.live.stagger_controller import StaggerController, small_seed
 
 _FIRST_ROOM = 64  # ages, in tables that grow
 
@@ -62,7 +62,7 @@ class TorchStagger:
         seed: int | None = None,
     ) -> None:
         self.device = as_device(device)
-        own = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else check_seed(seed, StaggerError)
+        own = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else small_seed(seed)
         self._host = StaggerController(num_envs, same_step=same_step, late_cuts=late_cuts, seed=own)
         self.num_envs, self.same_step, self.late_cuts = self._host.num_envs, self._host.same_step, self._host.late_cuts
         self.max_age = whole_number("max_age", max_age, StaggerError)
@@ -111,7 +111,7 @@ class TorchStagger:
             seed: begin anew with this seed, as after the construction: lengths are forgotten, too.
         """
         if mask is None and seed is not None:
-            self._begin(check_seed(seed, StaggerError))
+            self._begin(small_seed(seed))
         elif self._state is None:
             self._host.reset(None if mask is None else self._flags(mask, "mask").numpy())
         elif mask is None:
