@@ -174,7 +174,7 @@ def main() -> list[float]:
 
         report = monitor.report()
         distances.append(report.distance)
-        if update % 10 == 9:
+        if update % 10 == 9 or update == s.updates - 1:
             usual = np.mean(finished[-100:], axis=0) if finished else (np.nan, np.nan)
             unbiased = fair.report()
             print(

@@ -70,8 +70,8 @@ def test_the_code_for_stable_baselines3_in_the_documentation_runs():
 
 @pytest.mark.filterwarnings("ignore::steadyrl.errors.PhaseLockWarning")
 def test_the_single_file_takes_discrete_actions(monkeypatch, capsys):
-    few = ["--env-id", "CartPole-v1", "--updates", "10"]
-    assert len(run("cleanrl_ppo", source("cleanrl_ppo"), few, monkeypatch)) == 10
+    few = ["--env-id", "CartPole-v1", "--updates", "4"]
+    assert len(run("cleanrl_ppo", source("cleanrl_ppo"), few, monkeypatch)) == 4
     assert "fair" in capsys.readouterr().out
 
 

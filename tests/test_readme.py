@@ -23,6 +23,13 @@ def test_the_readme_is_at_most_ninety_lines():
     assert len(README.splitlines()) <= 90
 
 
+def test_what_is_installed_in_a_clone_is_the_clone():
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.py")]
+    assert any('pip install ".[' in page.read_text() for page in pages)
+    for page in pages:  # this would ask the package index
+        assert not re.search(r"pip install [\"']?steadyrl", page.read_text()), page.name
+
+
 def test_the_readmes_links_lead_somewhere():
     for target in re.findall(r"\]\(([^)#\s]+)", README):
         assert (ROOT / target).exists(), target

@@ -51,13 +51,14 @@ def render(found: Diagnosis, *, command: str = "") -> str:
     data = json.dumps(_data(found), allow_nan=False).replace("<", "\\u003c").replace("\u2028", "\\u2028")
     title = escape(f"{clean_line(found.environment)}: is its data at steady state?")
     hint = f'<p class="soft">{escape(wording.POLICY_HINT)}</p>' if wording.is_random(found) else ""
+    elsewhere = f'<p class="soft">{escape(wording.in_sb3(found))}</p>' if wording.in_sb3(found) else ""
     selection = f'<p id="selection">{escape(clean(found.selection))}</p>' if found.selection else ""
     body = f"""<h1>{title}</h1>
 <p class="soft">{escape(wording.WHY)}</p>
 <p class="verdict" id="verdict">{escape(clean(wording.verdict(found)))}</p>
 {selection}
 <div class="do" id="code"><code>{"<br>".join(map(escape, clean(found.code).splitlines()))}</code></div>
-<p class="soft">{escape(wording.in_sb3(found))}</p>
+{elsewhere}
 {"".join(f'<p class="warning">{escape(clean(text))}</p>' for text in found.warnings)}
 {hint}
 {_rows(wording.rows(found) + ([("how sure", wording.how_sure(found))] if found.enough else []))}

@@ -123,7 +123,7 @@ def _place(row: list[str], column: str | int | None, where: str, *, header: bool
     if len(row) > 1:
         raise FileFormatError(
             f"{where} has {len(row)} columns and no header, so it cannot be told which column holds the lengths; give "
-            "its index, counted from 0 (column=1 for the second), or add a header line"
+            "its index, counted from 0 (--column 1, or column=1 in Python, for the second), or add a header line"
         )
     return 0
 
