@@ -1,4 +1,4 @@
-"""The exact mean return and length of uniform actions in MiniGrid-DoorKey-5x5-v0, without minigrid.
+"""The exact mean return and length of random actions in MiniGrid-DoorKey-5x5-v0, without minigrid.
 
 The room has three cells on the left of a wall, where the agent and the key begin, and three on the right, with the goal
 in the lower one; the door in the wall is in the first or the second row. Everything is a small Markov chain: the
@@ -9,11 +9,14 @@ forward step by step, up to the time limit of 250. Reaching the goal in step t g
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
 LIMIT = 250
 GOAL = (3, 3)
+ACTIONS = (0.2, 0.2, 0.3, 0.15, 0.0, 0.15, 0.0)
+"""Probabilities of left, right, forward, pick up, drop, toggle, done: neither drop nor done, forward most often."""
 LOCKED, CLOSED, OPEN = range(3)
 CARRIED = (0, 0)  # the place of a key that the agent has
 AHEAD = ((1, 0), (0, 1), (-1, 0), (0, -1))
@@ -52,23 +55,23 @@ def next_state(state: State, action: int) -> State:
     return state
 
 
-def uniform_actions() -> dict[str, Any]:
-    """Return mean return, mean length, and the probability of success of uniform actions, exactly."""
+def exactly(actions: Sequence[float]) -> dict[str, Any]:
+    """Return mean return, mean length, and the probability of success, for actions with given probabilities."""
     states, value, length, success = first_states(), 0.0, 0.0, 0.0
     for step in range(1, LIMIT + 1):
         following: dict[State, float] = defaultdict(float)
         length += sum(states.values())
         for state, weight in states.items():
-            for action in range(7):
-                reached = next_state(state, action)
+            for action, probability in enumerate(actions):
+                reached, share = next_state(state, action), weight * probability
                 if reached[0] == GOAL:
-                    success += weight / 7
-                    value += weight / 7 * (1 - 0.9 * step / LIMIT)
-                else:
-                    following[reached] += weight / 7
+                    success += share
+                    value += share * (1 - 0.9 * step / LIMIT)
+                elif share:
+                    following[reached] += share
         states = following
     return {"mean_return": value, "mean_length": length, "success": success}
 
 
 if __name__ == "__main__":
-    print(uniform_actions())
+    print(exactly([1 / 7] * 7), exactly(ACTIONS))

@@ -36,6 +36,7 @@ LEVEL = 0.9
 LOWEST, HIGHEST = 0.87, 0.93
 REPEATS = 1000
 COST = 0.02
+_SCALES = 10.0 ** (np.arange(50) // 10 % 4)
 
 
 def per_step(length: int, rng: np.random.Generator) -> Array:
@@ -54,6 +55,15 @@ def only_at_end(length: int, rng: np.random.Generator) -> Array:
     rewards = np.zeros(length)
     rewards[-1] = rng.random() < length / 200
     return rewards
+
+
+def scaled(length: int, rng: np.random.Generator) -> Array:
+    """About 1 in the first ten steps, then about 10, 100, 1000, and 1 again."""
+    return _SCALES[:length] * rng.normal(1.0, 0.5, length)
+
+
+def scaled_mean(length: Array) -> Array:
+    return np.append(0.0, np.cumsum(_SCALES))[length.astype(int)]
 
 
 def lucky_episode(length: int, rng: np.random.Generator) -> Array:
@@ -133,6 +143,12 @@ def lognormal(median: float, sigma: float, longest: int) -> Array:
     return probabilities
 
 
+def pareto(shortest: int, index: float, longest: int) -> Array:
+    """P(L > l) = (shortest / l) ** index from the shortest length on."""
+    above = np.append(np.ones(shortest), (shortest / np.arange(shortest, longest)) ** index)
+    return np.append(0.0, -np.diff(np.append(above, 0.0)))
+
+
 def _erf(x: float) -> float:
     from math import erf
 
@@ -182,6 +198,11 @@ SETTINGS = (
     Setting("mean length near the window, at steady state", uniform(50, 250), 64, 150, start="steady", same_step=False),
     Setting("window of one mean length, constant hazard", geometric(60, 1000), 64, 60, start="steady"),
     Setting("cuts at steady state, few environments (8)", two_lengths(20, 60), 8, 400, start="steady", cuts=1 / 50),
+    Setting("window of three mean lengths, constant hazard, in lockstep", geometric(20, 400), 64, 60),
+    Setting(
+        "heavy tails: Pareto lengths, with cuts, NEXT_STEP", pareto(10, 2.5, 2000), 64, 300, cuts=0.01, same_step=False
+    ),
+    Setting("rewards of 1 to 1000, by age", uniform(5, 45), 64, 60, rewards=scaled, mean_return=scaled_mean),
 )
 
 

@@ -105,7 +105,7 @@ def test_the_memory_follows_the_episodes_and_never_falls_below_a_rollout():
     callback = FairStatisticsCallback()
     assert callback.report is None
     learn(DummyVecEnv([Clock] * 2), 64, callback)
-    assert callback.memory == 100 / 2 * 8  # as many steps as 100 episodes take
+    assert callback.memory == 100 / 2 * 8 / 2  # half as many steps as 100 episodes take
     callback = FairStatisticsCallback()
     learn(DummyVecEnv([Clock] * 100), 64, callback, n_steps=32)
     assert callback.memory == 32

@@ -28,13 +28,12 @@ from steadyrl.common.figures import PERTURBED, QUIET, RAW, check_picture, new_fi
 from steadyrl.diagnosis.episode_logs import EpisodeLog, read_episode_log
 from steadyrl.errors import StatisticsError
 from steadyrl.lengths.drift import find_drift
-from steadyrl.live.fair_statistics import FairStatistics
+from steadyrl.live.fair_statistics import FairStatistics, tracking_memory
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 _BLOCK = 1 << 18  # entries that are counted at once
-_FEWEST_EPISODES = 2  # of each environment that the memory holds
 _SMALL = 0.05  # relative bias that is not worth mentioning
 _MOST_POINTS = 100_000
 _TOO_FEW = 30  # episodes below which nothing is said
@@ -192,9 +191,9 @@ def audit_log(
         log: an `EpisodeLog`, or what `read_episode_log` takes: a monitor.csv, a directory of them, a csv with steps.
         num_envs: number of environments, for a csv with steps.
         window: number of finished episodes that the logged mean is taken over; 100 in Stable-Baselines3.
-        memory: steps of each environment after which old data is mostly forgotten in the fair mean; by default as
-            many as `window` episodes take, and two mean episode lengths at least. math.inf is for a policy that does
-            not learn.
+        memory: steps of each environment after which old data is mostly forgotten in the fair mean; by default half
+            as many as `window` episodes take, so that both means lag alike, and a mean episode length at least.
+            math.inf is for a policy that does not learn.
         points: number of moments, evenly spaced from the first end of an episode to the end of the log.
         level: confidence level of the intervals; environments are the independent unit.
 
@@ -278,7 +277,7 @@ class _Fair:
                 length += share * longer - report.extrapolated[1]
             rows.append((value, value - low, value + high, length, share))
             if self._memory is None:
-                statistics.memory = max(self._window / self._log.num_envs, _FEWEST_EPISODES) * length
+                statistics.memory = tracking_memory(self._window, self._log.num_envs, length)
         found: Array = np.array(rows, dtype=float).T
         return found
 

@@ -42,8 +42,8 @@ class FairStatistics:
         ages: which action of its episode each environment takes next, 1 or more, if they are already running; by
             default all have just been reset.
         memory: steps of each environment after which old data is mostly forgotten, so that a policy that learns is
-            followed: data of n steps ago counts exp(-n / memory), and the weights of all steps sum to `memory`. By
-            default nothing is forgotten. A few mean episode lengths are a good choice for training.
+            followed: data of n steps ago counts exp(-n / memory). That is as noisy, and lags as far behind, as a window
+            of 2 * memory steps. By default nothing is forgotten. See `tracking_memory` for a choice in training.
         reward_range: smallest and largest possible reward, for bounds; by default those seen so far.
         max_episode_steps: the time limit, in steps (Gymnasium's count), for bounds.
 
@@ -409,6 +409,24 @@ class FairStatistics:
                 "number, 1 or more"
             )
         return values.astype(np.int64)
+
+
+def tracking_memory(window: float, num_envs: int, mean_length: float) -> float:
+    """Return the memory with which `FairStatistics` follow a policy that learns, in steps of each environment.
+
+    Its effective window, 2 * memory steps, has as many steps as `window` episodes, and two mean lengths of each
+    environment at least, so that all ages were seen lately.
+
+    Args:
+        window: number of episodes, over all environments; logs of finished episodes usually take 100.
+        num_envs: number of environments.
+        mean_length: mean number of actions in an episode.
+
+    Example:
+        >>> tracking_memory(100, 8, 200.0), tracking_memory(100, 64, 200.0)
+        (1250.0, 200.0)
+    """
+    return max(window / (2 * num_envs), 1.0) * mean_length
 
 
 def _as_memory(memory: Any) -> float | None:

@@ -19,10 +19,8 @@ from steadyrl.common.checks import check_level
 from steadyrl.common.intervals import Interval
 from steadyrl.errors import StatisticsError
 from steadyrl.live.fair_report import FairReport
-from steadyrl.live.fair_statistics import FairStatistics
+from steadyrl.live.fair_statistics import FairStatistics, tracking_memory
 from steadyrl.wrappers.record_fair_statistics import is_success
-
-_FEWEST_EPISODES = 2  # of each environment that the memory holds, so that ages up to the longest are still known
 
 
 class FairStatisticsCallback(BaseCallback):
@@ -42,9 +40,10 @@ class FairStatisticsCallback(BaseCallback):
 
     Args:
         memory: steps of each environment after which old data is mostly forgotten: data of n steps ago counts
-            exp(-n / memory). By default the memory follows the episodes, and is the largest of: as many steps as
-            the algorithm's `stats_window_size` episodes (100) take, two mean episode lengths of each environment, and
-            one rollout. math.inf forgets nothing.
+            exp(-n / memory), which is as noisy, and lags as far behind, as a window of 2 * memory steps. By default
+            the memory follows the episodes: that window has as many steps as the algorithm's `stats_window_size`
+            episodes (100) take, and at least two mean episode lengths of each environment and two rollouts.
+            math.inf forgets nothing.
         level: confidence level of the intervals; environments are the independent unit.
         reward_range: smallest and largest possible reward, for bounds; by default those seen so far.
         max_episode_steps: the time limit, for bounds; by default the one in the spec of a DummyVecEnv's environments.
@@ -167,9 +166,9 @@ class FairStatisticsCallback(BaseCallback):
     def _follow(self, length: float) -> None:
         """Set the memory of the steps to come: what was seen so far counts as it did against each other."""
         assert self._statistics is not None
-        episodes = max(getattr(self.model, "_stats_window_size", 100) / self._statistics.num_envs, _FEWEST_EPISODES)
+        window = getattr(self.model, "_stats_window_size", 100)
         rollout = self.model.n_steps if isinstance(self.model, OnPolicyAlgorithm) else 1
-        self._statistics.memory = max(episodes * length, float(rollout))
+        self._statistics.memory = max(tracking_memory(window, self._statistics.num_envs, length), float(rollout))
 
 
 def _innermost_normaliser(envs: VecEnv) -> VecNormalize | None:
