@@ -175,7 +175,7 @@ def disturb(trial: Trial, run: str, words: list[str], number: int, longest: floa
     generator = trial.generator(run, number)
     folder = trial.folder / f"{run} {number}"
     folder.mkdir()
-    for _ in range(generator.choice([1, 1, 2])):
+    for _ in range(generator.choice([1, 2, 3, 4])):
         more = ["--resume"] if can_resume(run, folder) else []
         kind, anew = generator.choice(SIGNALS), generator.randrange(STARTING) == 0
         process = start([*words, *more], folder, anew=anew)

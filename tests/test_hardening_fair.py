@@ -8,10 +8,12 @@ import random
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
@@ -19,12 +21,15 @@ from scripted import Clock, Dice
 from steadyrl import (
     FairStatistics,
     Perturbation,
+    PerturbedStarts,
     PhaseTracker,
     RecordFairStatistics,
     Settings,
     StaggerController,
     StaggeredVectorEnv,
     audit_log,
+    collect_episodes,
+    collect_samples,
     coupled_sampling,
     evaluate,
     gallery,
@@ -32,6 +37,7 @@ from steadyrl import (
     steady_state_mean,
     train,
 )
+from steadyrl.common.figures import check_picture
 from steadyrl.common.intervals import mean_interval
 from steadyrl.common.progress import progress_for
 from steadyrl.diagnosis.audit import _Tails
@@ -490,6 +496,14 @@ def test_a_summary_inside_staggered_environments_does_not_disturb_the_count():
         (lambda: Perturbation(0.5).detour_probabilities(2**31), "longest"),
         (lambda: coupled_sampling(*gallery.corridor(3)[:2], Perturbation(0.5), 2**31, rng=None), "steps"),
         (lambda: read_lengths("x" * 5000), "not a file"),
+        (lambda: collect_samples("CartPole-v1", "uniform", None, [3]), "rollouts is None"),
+        (lambda: collect_episodes("x" * 5000, "uniform", 2), "Gymnasium cannot make"),
+        (lambda: check_picture("x" * 5000), "picture format"),
+        (
+            lambda: PerturbedStarts(Dice(), 0.5, null_observation=torch.ones(2, requires_grad=True)),
+            "requires grad",
+        ),
+        (lambda: read_lengths(Path(__file__).with_name("scripted.py"), column=10**5000), "cannot be shown|number"),
         (lambda: find_drift([3, 4, 5] * 20, rng=np.zeros(3)), "rng"),
         (lambda: marginal_moments(range(10**12), [1]), "sums is int"),
         (lambda: seen_ages(np.zeros((4, 1)), [1, 2, 1, 2], [0, 0, 1, 1], seed="no"), "seed"),

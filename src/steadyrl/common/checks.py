@@ -37,6 +37,12 @@ def shown(value: Any, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[: most - 10]}...{text[-7:]}"
 
 
+def shortened(text: object, most: int = 500) -> str:
+    """Return a text of somebody else for a message, shortened to about `most` characters."""
+    words = str(text)
+    return words if len(words) <= most else f"{words[: most - 10]}...{words[-7:]}"
+
+
 def is_number(value: Any) -> bool:
     """Return whether a value is one real number that a float can hold; True and False are not."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):

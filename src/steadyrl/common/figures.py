@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import as_path
+from steadyrl.common.checks import as_path, shown
 from steadyrl.common.storage import write_atomically
 from steadyrl.errors import FigureError, MissingExtraError
 
@@ -28,7 +28,7 @@ def check_picture(path: str | os.PathLike[str]) -> str:
     suffix = Path(path).suffix.lower()
     if suffix not in _FORMATS:
         raise FigureError(
-            f"{os.fspath(path)!r} is not a known picture format; the name must end in {', '.join(_FORMATS)}"
+            f"{shown(os.fspath(path), 300)} is not a known picture format; the name must end in {', '.join(_FORMATS)}"
         )
     if not Path(path).parent.is_dir():
         raise FigureError(f"{os.fspath(path)!r} cannot be written: its folder does not exist")

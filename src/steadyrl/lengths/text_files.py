@@ -111,7 +111,8 @@ def _number(cells: str | list[str]) -> bool:
 def _place(row: list[str], column: str | int | None, where: str, *, header: bool) -> int:
     if isinstance(column, int):
         if not 0 <= column < len(row):
-            raise FileFormatError(f"{where} has {len(row)} columns; column={column} must be from 0 to {len(row) - 1}")
+            given = shown(column)
+            raise FileFormatError(f"{where} has {len(row)} columns; column={given} must be from 0 to {len(row) - 1}")
         return column
     if header:
         return find_column(row, column, where)

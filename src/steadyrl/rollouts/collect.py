@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import ArrayLike
 
-from steadyrl.common.checks import check_count, check_flag, plain_array, shown
+from steadyrl.common.checks import check_count, check_flag, plain_array, shown, whole_number
 from steadyrl.common.detours import Perturbation
 from steadyrl.errors import RolloutError
 from steadyrl.rollouts.commands import episodes_command, samples_call
@@ -93,7 +93,6 @@ def collect_episodes(
         >>> len(episodes), bool(episodes.terminated.all())
         (100, True)
     """
-    check_count("episodes", episodes)
     _require_few_enough("episodes", episodes)
     options = Options(
         seed, backend, workers, address, block_size, max_episode_steps, step_timeout, on_error, make_arguments
@@ -196,7 +195,6 @@ def collect_samples(
         >>> samples.observations.shape, samples.returns.shape
         ((8, 2, 4), (8, 2))
     """
-    check_count("rollouts", rollouts)
     _require_few_enough("rollouts", rollouts)
     check_count("episodes", episodes)
     options = Options(
@@ -223,7 +221,7 @@ def collect_samples(
 
 
 def _require_few_enough(name: str, value: int) -> None:
-    if value > MOST_EPISODES:
+    if whole_number(name, value, RolloutError) > MOST_EPISODES:
         raise RolloutError(f"{name} is too large; a run has at most 2**32, since each needs a seed of its own")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
-from steadyrl.common.checks import as_numbers, shown
+from steadyrl.common.checks import as_numbers, plain_array, shown
 from steadyrl.errors import DelaysError, WrapperError
 from steadyrl.lengths.delays import Delays, refuse_lengths
 from steadyrl.lengths.distribution import EpisodeLengths
@@ -40,7 +40,7 @@ def as_element(space: spaces.Space[Any], value: Any) -> Any:
         value, list | tuple | int | float
     ):
         return np.asarray(value, dtype=space.dtype)
-    return value
+    return plain_array("null_observation", value, WrapperError) if hasattr(value, "requires_grad") else value
 
 
 def as_delays(value: Any) -> Delays:
