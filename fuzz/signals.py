@@ -193,7 +193,7 @@ def disturb(trial: Trial, run: str, words: list[str], number: int, longest: floa
             continue
         if kind != signal.SIGKILL and process.returncode not in (0, 130, -kind):
             trial.found(f"{run}, number {number}: status {process.returncode} after {kind.name}: {said[-300:]}")
-        if "Traceback" in said:
+        if "Traceback" in said and process.returncode != -kind:  # Python's own, while it imports the package
             trial.found(f"{run}, number {number}: a traceback after {kind.name}: {said[-300:]}")
         if process.returncode == -kind and kind != signal.SIGKILL:
             trial.tried["signals before the command had begun"] += 1

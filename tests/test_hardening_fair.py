@@ -3,8 +3,10 @@
 Every test here failed before the fault that it names was mended.
 """
 
+import multiprocessing
 import os
 import random
+import signal
 import sys
 import time
 from functools import partial
@@ -169,6 +171,22 @@ def test_a_billion_environments_are_refused(backend):
 def test_an_evaluation_that_no_seed_repeats_is_warned_of():
     with pytest.warns(UserWarning, match="Restless"):
         evaluate(Restless, "uniform", steps=100, num_envs=2, backend="serial")
+
+
+def test_ctrl_c_while_processes_are_started_is_not_lost():
+    """Python only prints a KeyboardInterrupt that is raised while it forks, and goes on."""
+    armed = [True]
+
+    def press():
+        if armed and os.getpid() == MAIN:
+            armed.clear()
+            os.kill(MAIN, signal.SIGINT)
+
+    os.register_at_fork(after_in_parent=press)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(Dice, "uniform", steps=100, num_envs=2, backend="processes")
+    assert not armed
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize("progress", ["yes", 3])

@@ -24,6 +24,7 @@ from steadyrl.integrations.envpool.vector_env import EnvPoolVectorEnv
 from steadyrl.rollouts.planning import MOST_WORKERS, Backend, Options, choose_backend
 from steadyrl.rollouts.repeatability import STEPS
 from steadyrl.rollouts.worker import end_with
+from steadyrl.sspg.interrupts import Interrupts
 from steadyrl.sspg.settings import ResolvedSettings
 from steadyrl.wrappers.phase_monitor import PhaseMonitor
 from steadyrl.wrappers.staggered_vector_env import StaggeredVectorEnv
@@ -126,7 +127,11 @@ class TimedVectorEnv(AsyncVectorEnv):
 
     def __init__(self, makers: Any, timeout: float | None) -> None:
         self._timeout = timeout
-        super().__init__(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
+        with Interrupts() as interrupts:  # Python drops a KeyboardInterrupt that comes while it forks
+            super().__init__(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
+        if interrupts.asked:
+            self.close(terminate=True)
+            raise KeyboardInterrupt
 
     def step(self, actions: Any) -> Any:
         """Step all environments."""
