@@ -90,7 +90,6 @@ CASES = {
     "monitor.csv of 10^7 rows": lambda: (read_lengths, monitor(10**7)),
     "audit of 10^4 episodes of 64 environments": lambda: (steadyrl.audit_log, logged(10**4)),
     "audit of 10^5 episodes of 64 environments": lambda: (steadyrl.audit_log, logged(10**5)),
-    "audit of 10^6 episodes of 64 environments": lambda: (steadyrl.audit_log, logged(10**6)),
     "find_drift, 10^6 episodes": lambda: (find_drift, np.random.default_rng(SEED).integers(20, 500, 10**6)),
 }
 

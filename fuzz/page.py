@@ -27,25 +27,36 @@ PROMISES = {
 
 def table(results: dict[str, dict[str, Any]]) -> list[str]:
     """Return the table, and the commands that made it."""
-    lines = ["| promise | tried | times | findings |", "|---|---|---:|---:|"]
+    lines = ["| promise | tried | times | found | of these mended |", "|---|---|---:|---:|---:|"]
     for name, promise in PROMISES.items():
         tried: collections.Counter[str] = collections.Counter()
-        findings: list[str] = []
+        found = mended = 0
         for key, result in results.items():
             if key.split()[0] == name:
                 tried.update(result["tried"])
-                findings += result["findings"]
+                found += len(result["findings"])
+                mended += len(result.get("mended", {}))
         if "functions, constructors and methods" in tried:
             tried["functions, constructors and methods"] = max(
                 result["tried"].get("functions, constructors and methods", 0) for result in results.values()
             )
         for i, (what, number) in enumerate(sorted(tried.items())):
-            first, last = (promise, f"{len(findings)}") if i == 0 else ("", "")
+            first, last = (promise, f"{found} | {mended}") if i == 0 else ("", " | ")
             lines.append(f"| {first} | {what} | {number:,} | {last} |")
     lines += ["", "Commands that made this table, each with its seed:", ""]
     lines += [f"- `{result['command']}` (steadyrl {result['version']})" for result in results.values()]
-    found = [f"- {name}: {str(text)[:300]!r}" for name, result in results.items() for text in result["findings"]]
-    return [*lines, "", *(["What they found, and is not mended yet:", "", *found, ""] if found else [])]
+    lines += ["", "What they found, and the test that holds it since; a fuzzer's own fault is named as such:", ""]
+    for name, result in results.items():
+        for number, text in enumerate(result["findings"]):
+            holds = result.get("mended", {}).get(str(number), "not mended yet")
+            lines.append(f"- {name}: `{shown(text)}`: {holds}")
+    return [*lines, ""]
+
+
+def shown(text: str, most: int = 160) -> str:
+    """Return a finding in one line without backquotes or bars."""
+    plain = " ".join(text.replace("`", "'").replace("|", "/").split())
+    return plain if len(plain) <= most else f"{plain[:110]} ... {plain[-45:]}"
 
 
 def page(text: str, results: dict[str, dict[str, Any]]) -> str:

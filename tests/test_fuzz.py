@@ -11,6 +11,7 @@ import pytest
 from steadyrl import load_lengths
 from steadyrl.errors import FileFormatError
 
+ALL_TESTS = "".join(file.read_text() for file in Path(__file__).parent.glob("test_*.py"))
 FUZZ = Path(__file__).parent.parent / "fuzz"
 sys.path.insert(0, str(FUZZ))
 
@@ -86,12 +87,14 @@ def test_a_page_that_says_another_number_is_noticed():
     assert text != page.page(text, results)
 
 
-def test_what_was_tried_is_as_much_as_was_promised_and_nothing_was_found():
+def test_what_was_tried_is_as_much_as_was_promised_and_what_was_found_is_held_by_a_test():
     """500 flipped bits for each type of file, 10,000 calls, 130 signals; each with its command, seed and version."""
     results = json.loads(common.RESULTS.read_text())
     tried = {name: collections.Counter() for name in page.PROMISES}
     for key, result in results.items():
-        assert result["findings"] == []
+        assert result.get("mended", {}).keys() == {str(i) for i in range(len(result["findings"]))}
+        for holds in result.get("mended", {}).values():
+            assert holds.startswith("the fuzzer's own") or f"def {holds}(" in ALL_TESTS
         assert {"command", "seed", "version"} <= result.keys()
         tried[key.split()[0]].update(result["tried"])
     flipped = {what: number for what, number in tried["flips"].items() if what.endswith("bits flipped")}

@@ -21,6 +21,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from scripted import Clock, Dice
 from steadyrl import (
+    EpisodeLengths,
     FairStatistics,
     Perturbation,
     PerturbedStarts,
@@ -32,6 +33,7 @@ from steadyrl import (
     audit_log,
     collect_episodes,
     collect_samples,
+    compare_strategies,
     coupled_sampling,
     evaluate,
     gallery,
@@ -522,6 +524,7 @@ def test_a_summary_inside_staggered_environments_does_not_disturb_the_count():
             "requires grad",
         ),
         (lambda: read_lengths(Path(__file__).with_name("scripted.py"), column=10**5000), "cannot be shown|number"),
+        (lambda: compare_strategies(EpisodeLengths.from_gymnasium([3, 4]), time_limit=2**31), "time_limit"),
         (lambda: find_drift([3, 4, 5] * 20, rng=np.zeros(3)), "rng"),
         (lambda: marginal_moments(range(10**12), [1]), "sums is int"),
         (lambda: seen_ages(np.zeros((4, 1)), [1, 2, 1, 2], [0, 0, 1, 1], seed="no"), "seed"),

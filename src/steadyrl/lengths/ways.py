@@ -21,7 +21,7 @@ from steadyrl.errors import DelaysError
 from steadyrl.lengths.anytime import expected_truncations, least_distance
 from steadyrl.lengths.confidence import mixing_time_or_never
 from steadyrl.lengths.delays import Delays, delayed_distance, design_delays, stationary_ages, uniform_delays
-from steadyrl.lengths.distribution import EpisodeLengths, check_lengths
+from steadyrl.lengths.distribution import LONGEST, EpisodeLengths, check_lengths
 from steadyrl.lengths.renewal import phase_distance
 from steadyrl.lengths.truncated_episodes import cut, first_cut_distance, stagger_distance
 
@@ -111,7 +111,7 @@ def compare_strategies(
     check_tolerance(tolerance)
     span = int(min(_SPAN * lengths.mean, _MOST)) + 1 if steps is None else whole_number("steps", steps, DelaysError)
     longest = max(lengths.longest - 1, 1)
-    limit = longest if time_limit is None else whole_number("time_limit", time_limit, DelaysError)
+    limit = longest if time_limit is None else whole_number("time_limit", time_limit, DelaysError, most=LONGEST)
     designed = design_delays(lengths, tolerance=tolerance)
     raw = nothing(lengths, tolerance, span)
     return (
