@@ -7,8 +7,10 @@ the ages of staggered copies and the stationary ones, after one and two mean epi
 equal share and without what chance adds; the bound is the smallest distance that is possible then. The lengths are
 those of the first episode of each copy in a run without staggering, which all have to end.
 
-*Cost* is the median, over alternating blocks, of the processor time of a staggered step over that of a raw one, once
-the copies are staggered. Random actions are part of both; of a trainer's step, the share is smaller still.
+*Cost* is the processor time of a staggered step over that of a raw one, once the copies are staggered, from the fastest
+of alternating blocks (other processes only ever add); the median of the blocks' ratios is in the file, too. Random
+actions are part of both; of a trainer's step, the share is smaller still. For gymnax, the fastest of its environments
+is measured beside CartPole-v1.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ from steadyrl.lengths.anytime import anytime_distance
 
 OUT = Path(__file__).parent / "results" / "stacks"
 COPIES, SEED = 4096, 0
+FASTEST = "DiscountingChain-bsuite"
+"""Of gymnax's environments: its step takes 0.4 ms, that of CartPole-v1 0.6, of MountainCar-v0 0.7, of Catch 1.0."""
 Step = Callable[[Any, jax.Array], tuple[Any, jax.Array]]
 
 
@@ -203,7 +207,7 @@ def costs(stack: Stack, rounds: int) -> dict[str, float]:
     return {
         "raw": round(float(np.median(raw)), 1),
         "staggered": round(float(np.median(staggered)), 1),
-        "ratio": round(float(np.median(staggered / raw)), 4),
+        "median ratio": round(float(np.median(staggered / raw)), 4),
         "ratio of the fastest blocks": round(float(staggered.min() / raw.min()), 4),
     }
 
@@ -226,7 +230,7 @@ def main() -> None:
             "mean_episode_length": round(mean, 2),
             "supported": {"stagger": True, "monitor": True, "fair statistics": True},
             "lines": stack.lines,
-            "cost": f"{cost['ratio'] - 1:.1%} of a step of {stack.environment}",
+            "cost": f"{cost['ratio of the fastest blocks'] - 1:.1%} of a step of {stack.environment}",
             "microseconds": cost,
             "distance": reached,
             "tested": True,
@@ -235,6 +239,8 @@ def main() -> None:
             "jax": version("jax"),
             "steadyrl": __version__,
         }
+        if name == "gymnax":
+            result["fastest environment"] = {FASTEST: costs(gymnax_stack(FASTEST), given.rounds)}
         (OUT / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
         print(name, result["cost"], cost, reached, flush=True)
 
