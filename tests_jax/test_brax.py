@@ -111,7 +111,7 @@ def test_with_repeated_actions_ages_count_actions():
 
 
 @pytest.mark.filterwarnings("ignore")  # brax's own, about what JAX is going to remove
-@pytest.mark.parametrize("resets", [0, 2])
+@pytest.mark.parametrize("resets", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_ppo_trains_on_all_ages_and_evaluates_complete_episodes(resets):
     seen, evaluations = [], []
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from steadyrl.common.checks import whole_number
+from steadyrl.common.checks import check_level, whole_number
 from steadyrl.errors import StatisticsError
 from steadyrl.live import fair_law as law
 from steadyrl.live.fair_law import FairMeans, FairState, means
@@ -90,7 +90,7 @@ def step(
 
 
 def report(
-    state: FairState, *, level: float = 0.95, with_success: bool = False, time_limit: float = math.inf
+    state: FairState, *, level: float = 0.9, with_success: bool = False, time_limit: float = math.inf
 ) -> FairReport:
     """Return mean return, length and success with intervals; copies the state to the host.
 
@@ -101,8 +101,9 @@ def report(
         time_limit: the most steps that an episode can have, if that is known.
 
     Raises:
-        StatisticsError: if nothing was seen yet.
+        StatisticsError: if nothing was seen yet, or the level is not between 0 and 1.
     """
+    level = check_level(level, StatisticsError)
     host: dict[str, Any] = {name: np.asarray(value) for name, value in state._asdict().items()}
     if host["steps"].ndim:
         raise StatisticsError(
