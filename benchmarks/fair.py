@@ -5,7 +5,7 @@
     python benchmarks/fair.py coverage --rounds 200   fewer repeats
 
 Streams are drawn from distributions of lengths and rewards whose mean return is known exactly; each repeat is fed to
-`FairStatistics` step by step. Results go to benchmarks/results/fair.json, and as tables to fair.md, with command
+`FairStatistics`. Results go to benchmarks/results/fair.json, and as tables to fair.md, with command
 and versions.
 """
 
@@ -210,8 +210,11 @@ def repeat(setting: Setting, number: int) -> Any:
     """Return the report on one stream."""
     ages, rewards, ended, cut = setting.draw(np.random.default_rng([SEED, number]))
     found = FairStatistics(setting.num_envs, same_step=setting.same_step, ages=ages)
-    for row in range(setting.steps):
-        found.update(rewards[row], ended[row], cut[row] if setting.cuts else None)
+    if setting.cuts:
+        for row in zip(rewards, ended, cut, strict=True):
+            found.update(*row)
+    else:
+        found.update_many(rewards, ended)
     return found.report(LEVEL)
 
 

@@ -32,7 +32,7 @@ def audit(
         float | None,
         typer.Option(
             help="Steps of each environment after which old data is mostly forgotten in the fair mean; 'inf' for a "
-            "policy that does not learn. By default as many as the window's episodes take."
+            "policy that does not learn. By default half as many as the window's episodes take."
         ),
     ] = None,
     points: Annotated[int, typer.Option(help="Number of moments at which the curves are compared.")] = 60,

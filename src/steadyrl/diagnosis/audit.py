@@ -77,12 +77,20 @@ class Audit:
         return nowhere
 
     @property
+    def _outside(self) -> NDArray[np.bool_]:
+        """Where the logged mean is further off than chance would explain at any of these moments (Bonferroni)."""
+        normal, rest = NormalDist(), 1 - self.level
+        wider = normal.inv_cdf(1 - rest / 2 / len(self.steps)) / normal.inv_cdf(1 - rest / 2)
+        apart, down, up = self.logged - self.fair, self.fair - self.low, self.high - self.fair
+        outside: NDArray[np.bool_] = (apart < -wider * down) | (apart > wider * up)
+        return outside
+
+    @property
     def message(self) -> str:
         """The audit in sentences."""
         log, bias = self.log, np.abs(np.nan_to_num(self.bias))
         lines = [f"{len(log.length):,} episodes ({log.about}), {int(self.steps[-1]):,} steps over all environments."]
-        outside = (self.logged < self.low) | (self.logged > self.high)
-        beyond = np.flatnonzero((bias > _SMALL) & outside)
+        beyond = np.flatnonzero((bias > _SMALL) & self._outside)
         change = _change(log)
         if change is None:
             lines.append(
