@@ -67,6 +67,7 @@ def test_of_several_drifting_logs_each_gives_its_latest_stretch(tmp_path):
     pooled, words = select_episodes(read_lengths([one, other, steady]), everything=True)
     assert len(pooled) == 1050
     assert "describes none of their policies" in words
+    assert (taken.policy, pooled.policy) == ("unknown", "several")
     few, _ = select_episodes(read_lengths([one, other, steady]), last=105)
     assert few.runs == (45, 45, 15)  # in proportion
     np.testing.assert_array_equal(few.lengths[:45], LATE[105:150])
@@ -76,6 +77,7 @@ def test_logs_that_differ_from_each_other_are_said_to(tmp_path):
     one, other = write(tmp_path / "one.txt", EARLY[:150]), write(tmp_path / "other.txt", LATE)
     taken, selection = select_episodes(read_lengths([one, other]))
     assert len(taken) == 450
+    assert taken.policy == "several"
     assert "differ from each other (mean length 2" in selection
     alike = write(tmp_path / "alike.txt", EARLY[150:])
     # a false alarm in 100, for these fixed lengths none
@@ -107,6 +109,7 @@ def test_the_last_of_a_sorted_list_are_not_the_latest(tmp_path):
 def test_a_list_that_drifts_is_said_to_in_python_too():
     found = diagnose_lengths(np.concatenate([EARLY, LATE]))
     assert "diagnose the last 300 alone" in str(found)
+    assert "under several policies, pooled:" in verdict(found)
     assert diagnose_lengths(LATE).selection == ""
 
 

@@ -23,6 +23,7 @@ from steadyrl.diagnosis.observed import slowest_means
 from steadyrl.diagnosis.result import FEWEST, Diagnosis
 from steadyrl.diagnosis.stopping import PRECISION, band_steps, enough_episodes, is_sure
 from steadyrl.diagnosis.wording import (
+    SEVERAL,
     drifting_list,
     few_episodes,
     imprecise,
@@ -147,10 +148,10 @@ def diagnose_lengths(
         >>> diagnose_lengths([19, 199] * 200).mixing_time.value  # CV 0.82, and yet never
         inf
     """
-    gathered = EpisodeRecords(name, "unknown", as_gymnasium_lengths(gymnasium_lengths))
-    drift = find_drift(gathered.lengths)
+    counts = as_gymnasium_lengths(gymnasium_lengths)
+    drift = find_drift(counts)
     return analyse(
-        gathered,
+        EpisodeRecords(name, SEVERAL if drift.found else "unknown", counts),
         tolerance=tolerance,
         num_envs=num_envs,
         n_steps=n_steps,

@@ -7,9 +7,11 @@ several logs that do not belong together each gives its latest stretch, and it i
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from steadyrl.diagnosis.wording import differing, drifting, drifting_files
+from steadyrl.diagnosis.wording import SEVERAL, differing, drifting, drifting_files
 from steadyrl.errors import LengthsError
 from steadyrl.lengths.drift import differ, find_drifts
 from steadyrl.lengths.records import EpisodeRecords
@@ -37,8 +39,8 @@ def select_episodes(
         return taken, note
     runs = _runs(taken)
     drifts = find_drifts(runs)
-    if any(drift.found for drift in drifts):
-        asked = last is not None or everything
+    drifting_found, asked = any(drift.found for drift in drifts), last is not None or everything
+    if drifting_found:
         if not asked:
             taken = records.latest(tuple(drift.latest for drift in drifts))
         note = (
@@ -46,7 +48,10 @@ def select_episodes(
             if len(drifts) == 1
             else drifting_files(drifts, records.files, asked=asked)
         )
-    return taken, " ".join(part for part in (note, _difference(taken)) if part)
+    difference = _difference(taken)
+    if difference or (drifting_found and asked):
+        taken = replace(taken, policy=SEVERAL)
+    return taken, " ".join(part for part in (note, difference) if part)
 
 
 def _runs(records: EpisodeRecords) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:

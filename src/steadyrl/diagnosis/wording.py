@@ -33,6 +33,8 @@ MONITOR = (
 )
 """Why the live monitor shows other numbers."""
 _RANDOM = {"uniform": "a random policy", "gaussian": "a random policy (a Gaussian network)"}
+SEVERAL = "several"
+"""Name of the policy of a log that mixes several."""
 _LISTED = 3  # files that are named in a sentence
 PAPER_STRATEGIES = ("one-step-epsilon", "recursive-epsilon")
 """Names of the strategies that only the paper needs."""
@@ -103,6 +105,8 @@ def in_sb3(found: Diagnosis) -> str:
 
 def under(found: Diagnosis) -> str:
     """Return "under a random policy", or under which other one."""
+    if found.policy == SEVERAL:
+        return "under several policies, pooled"
     if found.policy == "unknown":
         return "under the logged policy"
     return f"under {_RANDOM.get(found.policy, f'the policy {found.policy}')}"
