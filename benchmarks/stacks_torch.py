@@ -53,12 +53,15 @@ Ages = Iterator[np.ndarray]
 """The ages at times 1, 2, ... as they come."""
 
 
-def counted(step: Callable[[], np.ndarray], *, same_step: bool) -> Ages:
-    """Yield the ages at times 1, 2, ..., given a function that steps and returns whose episode is over."""
+def counted(step: Callable[[], np.ndarray], *, same_step: bool, over: Any = None) -> Ages:
+    """Yield the ages at times 1, 2, ..., given a function that steps and returns whose episode is over.
+
+    `over` is what the first step returned, if there was one already.
+    """
     age, restarting = np.ones(COPIES, dtype=np.int64), np.zeros(COPIES, dtype=bool)
     while True:
         yield age
-        over = np.asarray(step(), dtype=bool)
+        over = np.asarray(step() if over is None or age.max() > 1 else over, dtype=bool)
         if same_step:
             age = np.where(over, 1, age + 1)
         else:
@@ -358,12 +361,20 @@ UNTESTED: dict[str, dict[str, Any]] = {
             "stagger.step(dones, rewards)  # and stagger.log() for what is known of ages and episodes",
         ],
     },
+    "pufferlib": {
+        "stack": "PufferLib",
+        "version": "3.0.0, not installed",
+        "supported": {"stagger": False, "monitor": False, "fair statistics": False},
+        "lines": [],
+        "note": "PufferLib is a source distribution of 60.7 MB; after five minutes `pip install pufferlib` was still "
+        "installing its build dependencies on the machine of these tests, so nothing was tried.",
+    },
 }
-"""What cannot be installed here; the contract was read in the sources."""
+"""What could not be installed here. Of those with lines, the contract was read in their sources."""
 
 
-def save(name: str, entry: dict[str, Any]) -> None:
-    command = f"python benchmarks/stacks_torch.py {name}"
+def save(name: str, entry: dict[str, Any], script: str = "") -> None:
+    command = f"python benchmarks/{script or f'stacks_torch.py {name}'}"
     entry = entry | {"command": command, "seed": SEED, "steadyrl": version("steadyrl")}
     path = RESULTS / "stacks" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
@@ -403,7 +414,7 @@ def main() -> None:
             entry = {"stack": "CleanRL", "version": "single files", "supported": ALL, "lines": marked, "tested": True}
             save(name, entry | {"cost": "as Gymnasium", "distance": {}})
         elif name in UNTESTED:
-            save(name, UNTESTED[name] | {"version": "read, not run", "cost": "", "distance": {}, "tested": False})
+            save(name, {"version": "read, not run", **UNTESTED[name], "cost": "", "distance": {}, "tested": False})
         else:
             run(name)
 

@@ -96,7 +96,7 @@ def stacks(results: Path) -> str:
                 "",
                 f"{entry['stack']}{'' if entry['tested'] else ', untested'}:",
                 "",
-                "```py",
+                "```text",
                 *entry["lines"],
                 "```",
             ]
