@@ -1,6 +1,6 @@
 """PPO in JAX, in the shape of PureJaxRL: environments, updates and staggering in one jit, vmapped over seeds.
 
-    pip install "steadyrl[gymnax]" optax
+    pip install ".[gymnax]" optax
     python examples/jax_ppo.py                      # CartPole-v1, 4 seeds, with and without staggering
 
 The three lines that stagger are numbered. An episode that is truncated, by the time limit or by staggering, bootstraps
