@@ -23,6 +23,7 @@ from scripted import Clock, Dice
 from steadyrl import (
     EpisodeLengths,
     FairStatistics,
+    LearningProcess,
     Perturbation,
     PerturbedStarts,
     PhaseTracker,
@@ -505,6 +506,10 @@ def test_a_summary_inside_staggered_environments_does_not_disturb_the_count():
 # Calls with hostile arguments
 
 
+def nested(depth):
+    return [nested(depth - 1)] if depth else []
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -525,6 +530,9 @@ def test_a_summary_inside_staggered_environments_does_not_disturb_the_count():
         ),
         (lambda: read_lengths(Path(__file__).with_name("scripted.py"), column=10**5000), "cannot be shown|number"),
         (lambda: compare_strategies(EpisodeLengths.from_gymnasium([3, 4]), time_limit=2**31), "time_limit"),
+        (lambda: collect_episodes("\x1b[2J", "uniform", 2), r"^[^\x1b]*$"),
+        (lambda: PerturbedStarts(Dice(), 0.5, null_observation=[nested(200)]), "null_observation"),
+        (lambda: evaluate(Dice, torch.ones(3, requires_grad=True), steps=9), "requires grad"),
         (lambda: find_drift([3, 4, 5] * 20, rng=np.zeros(3)), "rng"),
         (lambda: marginal_moments(range(10**12), [1]), "sums is int"),
         (lambda: seen_ages(np.zeros((4, 1)), [1, 2, 1, 2], [0, 0, 1, 1], seed="no"), "seed"),
@@ -545,3 +553,10 @@ def test_a_seed_of_any_size_is_taken_and_repeats_itself():
         cuts.append(np.array([controller.step(rng.random(64) < 0.05) for _ in range(40)]))
     np.testing.assert_array_equal(cuts[0], cuts[1])
     assert (cuts[0] != cuts[2]).any()
+
+
+def test_rewards_of_transitions_of_the_only_action_may_be_one_matrix():
+    transitions, rewards = np.array([[0.0, 1.0], [0.0, 1.0]]), np.array([[0.0, 3.0], [0.0, 0.0]])
+    one = LearningProcess.from_mdp(transitions[None], rewards, [1, 0], terminal=[1])
+    other = LearningProcess.from_mdp(transitions[None], rewards[None], [1, 0], terminal=[1])
+    assert one.digest == other.digest

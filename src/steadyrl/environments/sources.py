@@ -18,6 +18,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from steadyrl.common.checks import as_keywords, shortened, shown
 from steadyrl.common.identity import fingerprint, readable_name
+from steadyrl.common.terminal import clean
 from steadyrl.environments.process_env import ProcessEnv
 from steadyrl.errors import MissingExtraError, RolloutError, SteadyrlError
 from steadyrl.exact.process import LearningProcess
@@ -133,8 +134,8 @@ def _make(id_or_spec: Any, arguments: Mapping[str, Any]) -> Any:
         raise MissingExtraError(_extra_line(name, error)) from error
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         raise RolloutError(
-            f"Gymnasium cannot make {shown(name, 300)} ({shortened(error)}); if a package registers it, name it too, "
-            "as in 'package:Name-v0'"
+            f"Gymnasium cannot make {shown(name, 300)} ({shortened(clean(error))}); if a package registers it, name "
+            "it too, as in 'package:Name-v0'"
         ) from error
     except Exception as error:
         if not arguments:  # then it is the environment's own affair

@@ -121,7 +121,7 @@ def _as_rewards(R: Any, given: list[Any], ends: Mask) -> Array:
     if values is not None and values.shape == (n_states, n_actions):
         expected = values
     elif shapes in ([(n_actions, n_states, n_states)], [(n_states, n_states)] * n_actions):
-        of_actions = R if values is None else values
+        of_actions = R if values is None else values.reshape(n_actions, n_states, n_states)
         expected = np.column_stack([_expected(p, r) for p, r in zip(given, of_actions, strict=True)])
     else:
         raise ProcessError(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TextIO
 
-from steadyrl.common.checks import check_count, check_flag, check_level
+from steadyrl.common.checks import check_count, check_flag, check_level, plain_array
 from steadyrl.common.intervals import Interval, mean_interval
 from steadyrl.environments.codecs import action_codec, observation_codec
 from steadyrl.environments.sources import as_source, describe
@@ -157,6 +157,8 @@ def chosen_policy(policy: Any, source: Any, *, deterministic: bool, seed: int) -
     """Return the policy that was named, made deterministic if that was asked for."""
     description = describe(source)
     observations, actions = observation_codec(description.observation_space), action_codec(description.action_space)
+    if hasattr(policy, "requires_grad"):  # a tensor
+        policy = plain_array("policy", policy, PolicyError)
     policy = policy.numpy() if callable(getattr(policy, "numpy", None)) else policy
     chosen, name = resolve_policy(policy, observations, actions, seed=seed)
     if not deterministic:

@@ -39,7 +39,7 @@ def as_element(space: spaces.Space[Any], value: Any) -> Any:
     if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary) and isinstance(
         value, list | tuple | int | float
     ):
-        return np.asarray(value, dtype=space.dtype)
+        return plain_array("null_observation", value, WrapperError).astype(space.dtype)
     return plain_array("null_observation", value, WrapperError) if hasattr(value, "requires_grad") else value
 
 
