@@ -29,6 +29,7 @@ class Trial:
     def __init__(self, name: str, *, seed: int = 0, count: int, seconds: float = 600.0, folder: Path):
         self.name, self.seed, self.count, self.seconds, self.folder = name, seed, count, seconds, folder
         self.random = random.Random(seed)
+        self.only = ""
         self.tried: collections.Counter[str] = collections.Counter()
         self.findings: list[str] = []
         self._start = time.monotonic()
@@ -85,10 +86,12 @@ def main(name: str, attack: Callable[[Trial], None], *, count: int, seconds: flo
     parser.add_argument("--count", type=int, default=count, help=f"number of trials of each kind ({count})")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random choices (0)")
     parser.add_argument("--seconds", type=float, default=seconds, help=f"stop after so many seconds ({seconds:g})")
+    parser.add_argument("--only", default="", help="of signals: the kinds of runs, separated by semicolons (all)")
     parser.add_argument("--record", action="store_true", help="write the counts to fuzz/results.json")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         trial = Trial(name, seed=given.seed, count=given.count, seconds=given.seconds, folder=Path(folder))
+        trial.only = given.only
         attack(trial)
     print(f"{name}: seed {given.seed}, {trial.elapsed():.0f} s")
     for what, number in sorted(trial.tried.items()):
@@ -105,6 +108,7 @@ def record(trial: Trial) -> None:
 
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     command = f"python fuzz/{trial.name}.py --count {trial.count} --seed {trial.seed} --seconds {trial.seconds:g}"
+    command += f" --only '{trial.only}'" if trial.only else ""
     results[f"{trial.name} {trial.seed}"] = {
         "command": command,
         "seed": trial.seed,

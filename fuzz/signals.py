@@ -258,6 +258,7 @@ def attack(trial: Trial, runs: dict[str, list[str]] = RUNS) -> None:
     with contextlib.suppress(ImportError):
         import torch  # noqa: F401
     lasted = {}
+    runs = {run: words for run, words in runs.items() if not trial.only or run in trial.only.split(";")}
     for run, words in runs.items():
         whole = trial.folder / f"{run} whole"
         whole.mkdir()
