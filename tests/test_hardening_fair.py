@@ -517,6 +517,7 @@ def nested(depth):
         (lambda: StaggerController(2**31, same_step=True), "num_envs"),
         (lambda: FairStatistics(2**31, same_step=True), "num_envs"),
         (lambda: PhaseTracker(2**31, same_step=True), "num_envs"),
+        (lambda: PhaseTracker(2, same_step=True, n_steps=2**31), "n_steps x num_envs"),
         (lambda: Perturbation(0.5).detour_probabilities(2**31), "longest"),
         (lambda: coupled_sampling(*gallery.corridor(3)[:2], Perturbation(0.5), 2**31, rng=None), "steps"),
         (lambda: read_lengths("x" * 5000), "not a file"),

@@ -29,6 +29,7 @@ from steadyrl.live.lockstep import RARE, Floor, level_of_look, scan_p_value
 Array = NDArray[np.float64]
 Verdict: TypeAlias = Literal["in lockstep", "at steady state", "cannot tell yet"]
 
+_LARGEST_BATCH = 10**9
 _MEMORY = 8  # episodes per environment from which the stationary ages are known
 _LEAST_GROUPS, _MOST_GROUPS = 4, 64  # of ages; fewer environments than groups cannot fill them
 _MOST_SCANNED = 4096  # environments; with more of them the batch test is enough
@@ -96,6 +97,7 @@ class PhaseTracker:
     def __init__(self, num_envs: int, *, same_step: bool, n_steps: int = 16, tolerance: float = 0.01) -> None:
         self.num_envs = whole_number("num_envs", num_envs, DelaysError, most=MOST_ENVS)
         self.n_steps = whole_number("n_steps", n_steps, DelaysError)
+        whole_number("n_steps x num_envs", self.n_steps * self.num_envs, DelaysError, most=_LARGEST_BATCH)
         self.same_step = check_flag("same_step", same_step, DelaysError)
         self.tolerance = check_tolerance(tolerance)
         self.table = LifeTable(memory=max(_MEMORY * self.num_envs, 256.0))
