@@ -92,7 +92,7 @@ def gymnax_stack(name: str = "CartPole-v1") -> Stack:
     )
 
 
-def brax_stack(name: str = "ant", length: int = 50) -> Stack:
+def brax_stack(name: str = "inverted_pendulum", length: int = 50) -> Stack:
     from brax import envs
 
     from steadyrl.integrations.jax.brax import StaggeredBrax
@@ -114,7 +114,7 @@ def brax_stack(name: str = "ant", length: int = 50) -> Stack:
         lambda state: state.info["steadyrl"]["law"].ages,
         ["ppo.train(environment=env, wrap_env_fn=stagger_wrap_fn(), ...)"],
         longest=length,
-        block=10,
+        block=25,
     )
 
 
