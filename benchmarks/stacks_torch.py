@@ -35,7 +35,7 @@ from gymnasium.vector import AutoresetMode
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from league import as_lengths
+from league import as_lengths, distance_at
 from stagger import in_stream
 from steadyrl import EnvPoolVectorEnv, StaggerController, StaggeredVectorEnv
 from steadyrl.lengths.anytime import anytime_distance
@@ -170,13 +170,8 @@ def live(ages: Ages, *, same_step: bool) -> dict[str, list[float]]:
     found = {}
     for t, now in enumerate(ages, start=1):
         if t in times:
-            group = np.minimum((np.cumsum(share) - share / 2) / share[:t].sum() * 9, 8.999).astype(int)
-            group[t:] = 9
-            if not same_step:  # nobody can have age t - 1
-                group[t - 2] = 10
-            wanted = np.bincount(group, share, minlength=11)
-            seen = np.bincount(group[np.minimum(now, len(group)) - 1], minlength=11) / COPIES
-            found[times[t]] = [round(0.5 * float(np.abs(seen - wanted).sum()), 4), round(float(bound[t - 1]), 4)]
+            distance = distance_at(now, share, t, same_step=same_step)
+            found[times[t]] = [round(distance, 4), round(float(bound[t - 1]), 4)]
         if t == max(times):
             break
     return found
