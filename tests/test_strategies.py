@@ -267,6 +267,7 @@ def test_coarse_units_change_little():
         (lambda: design_delays(bell(20, 2, 40), 0), "window is 0"),
         (lambda: design_delays(bell(20, 2, 40), tolerance=0), "tolerance is 0"),
         (lambda: uniform_delays(bell(20, 2, 40), 0), "window is 0"),
+        (lambda: uniform_delays(bell(20, 2, 40), 2.5), "window is 2.5; it must be a whole number"),
         (lambda: recommend(bell(20, 2, 40), 2), "tolerance is 2"),
         (lambda: recommend(bell(20, 2, 40), num_envs=0), "num_envs is 0"),
         (lambda: recommend(bell(20, 2, 40), n_steps=True), "n_steps is True"),
