@@ -83,6 +83,7 @@ def gymnax_stack(name: str = "CartPole-v1") -> Stack:
         (many.reset(keys, params)[1], partial(stepped, many.step)),
         lambda state: state.stagger.ages,
         [
+            "from steadyrl.integrations.jax.gymnax import StaggeredGymnax",
             "env = StaggeredGymnax(env, num_envs)",
             "observations, state = env.reset(keys, params)  # without jax.vmap",
             "observations, state, reward, terminated, truncated, info = env.step(keys, state, actions, params)",
@@ -112,7 +113,11 @@ def brax_stack(name: str = "inverted_pendulum", length: int = 50) -> Stack:
         (jax.jit(raw.reset)(keys), partial(stepped, raw)),
         (jax.jit(many.reset)(keys), partial(stepped, many)),
         lambda state: state.info["steadyrl"]["law"].ages,
-        ["ppo.train(environment=env, wrap_env_fn=stagger_wrap_fn(), ...)"],
+        [
+            "from brax.training.agents.ppo import train as ppo",
+            "from steadyrl.integrations.jax.brax import stagger_wrap_fn",
+            "ppo.train(environment=env, wrap_env_fn=stagger_wrap_fn(), **settings)  # a new one for each call",
+        ],
         longest=length,
         block=25,
     )

@@ -81,8 +81,10 @@ def main() -> None:
         "microseconds": costs,
         "distance": live(ages, same_step=False),
         "tested": True,
-        "note": f"RLlib wants gymnasium {version('gymnasium')} exactly, so it was run in an environment of its own, by "
-        f"`benchmarks/stacks_rllib.py`; after four iterations of PPO with 32 copies: {verdict}.",
+        "note": f"RLlib wants gymnasium {version('gymnasium')} exactly and steadyrl asks for 1.3 or later, so pip does "
+        "not install both; install RLlib, then steadyrl with `pip install --no-deps .` and its other needs. It works "
+        f"with {version('gymnasium')}: it was run in an environment of its own, by `benchmarks/stacks_rllib.py`; "
+        f"after four iterations of PPO with 32 copies: {verdict}.",
     }
     save("rllib", entry, "stacks_rllib.py")
 

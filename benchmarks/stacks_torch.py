@@ -276,6 +276,8 @@ STACKS: dict[str, dict[str, Any]] = {
         "same_step": True,
         "supported": ALL,
         "lines": [
+            "from stable_baselines3 import PPO",
+            "from steadyrl.integrations.sb3 import FairStatisticsCallback, SteadyStateCallback, make_steady_vec_env",
             'env = make_steady_vec_env("Hopper-v5", n_envs=256)',
             "callbacks = [SteadyStateCallback(), FairStatisticsCallback()]",
             'PPO("MlpPolicy", env, n_steps=16).learn(1_000_000, callback=callbacks)',

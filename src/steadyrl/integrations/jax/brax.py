@@ -1,7 +1,7 @@
 """`stagger_wrap_fn`: staggered episodes in the trainers of brax and MuJoCo Playground.
 
-    ppo.train(environment=env, wrap_env_fn=stagger_wrap_fn(), ...)                                  # brax
-    ppo.train(environment=env, wrap_env_fn=stagger_wrap_fn(wrapper.wrap_for_brax_training), ...)    # Playground
+    ppo.train(environment=env, wrap_env_fn=stagger_wrap_fn(), **settings)                # brax
+    ppo.train(environment=env, wrap_env_fn=stagger_wrap_fn(wrap_for_brax_training), **settings)
 
 Their EpisodeWrapper counts the steps of an episode in `info["steps"]` and truncates at the episode length. To truncate
 an episode, its counter is set to the last step, so that the next step is the last one: truncated, reset and
