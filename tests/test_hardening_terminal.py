@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from steadyrl.cli import commands
 from steadyrl.common.files import locked
 from steadyrl.common.tables import two_columns
 from steadyrl.common.terminal import clean, clean_line, console
@@ -128,6 +129,18 @@ def test_names_that_are_not_utf8_and_lengths_of_zero_are_no_trouble(tmp_path):
     result = steadyrl("diagnose", "--from", name, "--out", os.fsdecode(b"r\xe9"), cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / os.fsdecode(b"r\xe9") / "report.html").exists()
+
+
+def test_ctrl_c_while_the_arguments_are_read_is_not_silent(monkeypatch, capsys):
+    def press(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.core.TyperGroup.invoke", press)
+    monkeypatch.setattr(sys, "argv", ["steadyrl", "check", "FrozenLake-v1"])
+    with pytest.raises(SystemExit) as ended:
+        commands.run()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err.strip() == "interrupted"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

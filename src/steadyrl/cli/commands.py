@@ -75,6 +75,10 @@ def run() -> None:
         sys.path.append(os.getcwd())  # so that mypackage:Walk-v0 is found where the command is run
     try:
         app()
+    except SystemExit as error:
+        if isinstance(getattr(error.__context__, "__cause__", None), KeyboardInterrupt):
+            say("interrupted")  # before a command began; Typer only sets the status
+        raise
     except BrokenPipeError:  # the reader of our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
