@@ -10,7 +10,7 @@ import pytest
 from random_streams import MAX_AGE, random_stream
 from steadyrl.live import stagger_law
 
-SIZES = (1, 8, 64, 256)  # few, since each one is compiled
+SIZES = (8, 64, 256)  # few, since each one is compiled
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +64,8 @@ def test_the_phase_is_that_of_numpy(streams, bits):
     with jax.enable_x64(bits == 64):
         for seed, (same_step, ended, _) in enumerate(streams[:8]):
             state, other = first(ended.shape[1], seed), stagger_law.init(ended.shape[1], MAX_AGE, seed=seed)
-            for done in ended[:40]:
-                state, _ = stagger_law.step(state, jnp.asarray(done), same_step=same_step)
+            state, _ = truncations(state, jnp.asarray(ended), same_step=same_step)
+            for done in ended:
                 other, _ = stagger_law.step(other, done, same_step=same_step)
             found, wanted = jax.jit(stagger_law.phase)(state), stagger_law.phase(other)
             for name in wanted._fields:
