@@ -347,9 +347,9 @@ def distance_at(ages: np.ndarray, share: np.ndarray, t: int, *, same_step: bool)
     group[t:] = 9
     if not same_step:
         group[t - 2] = 10
-    wanted = np.bincount(group, share, minlength=11)
-    place = np.where(ages < 1, len(group), np.minimum(ages, len(group))) - 1  # 0 is the step of a late truncation
-    seen = np.bincount(group[place], minlength=11) / len(ages)
+    wanted = np.bincount(group, share, minlength=12)
+    found = group[np.minimum(ages, len(group)) - 1]
+    seen = np.bincount(np.where(ages < 1, 11, found), minlength=12) / len(ages)  # 0 is the step of a late truncation
     return 0.5 * float(np.abs(seen - wanted).sum())
 
 
