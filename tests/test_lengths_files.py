@@ -249,3 +249,10 @@ def test_monitors_of_runs_one_after_the_other_are_not_merged(tmp_path):
     found = read_lengths([tmp_path / "b.csv", tmp_path / "a.csv"])
     assert found.lengths.tolist() == [11, 21, 10, 20]
     assert found.runs == (2, 2)
+
+
+def test_long_names_of_columns_are_not_repeated_in_full(tmp_path):
+    (tmp_path / "log.csv").write_text("y" * 5000 + ",z\n1,2\n3,4\n")
+    with pytest.raises(FileFormatError, match="has no column") as found:
+        read_lengths(tmp_path / "log.csv", column="x" * 5000)
+    assert len(str(found.value)) < 500

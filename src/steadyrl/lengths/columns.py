@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from steadyrl.common.checks import shown
 from steadyrl.errors import FileFormatError
 
 NAMES = ("l", "length", "lengths", "ep_len", "ep_length", "episode_length", "episode_lengths", "episodic_length")
@@ -34,7 +35,7 @@ def find_column(names: Sequence[str], column: str | None, where: str) -> int:
             found = [i for i, name in enumerate(names) if key(name) == key(column)]
             if len(found) == 1:
                 return found[0]
-        raise FileFormatError(f"{where} has no column {column!r}; its columns are {_listed(names)}")
+        raise FileFormatError(f"{where} has no column {shown(column)}; its columns are {_listed(names)}")
     wanted = (*NAMES, *_ALSO)
     for key in (_plain, _last):
         found = [i for i, name in enumerate(names) if key(name) in wanted]
@@ -69,5 +70,5 @@ def _last(name: str) -> str:
 
 
 def _listed(names: Sequence[str], most: int = 12) -> str:
-    shown = ", ".join(repr(name) for name in names[:most])
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+    text = ", ".join(shown(name) for name in names[:most])
+    return text + (f" and {len(names) - most} more" if len(names) > most else "")
