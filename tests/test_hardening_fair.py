@@ -531,6 +531,7 @@ def nested(depth):
         (lambda: compare_strategies(EpisodeLengths.from_gymnasium([3, 4]), time_limit=2**31), "time_limit"),
         (lambda: collect_episodes("\x1b[2J", "uniform", 2), r"^[^\x1b]*$"),
         (lambda: PerturbedStarts(Dice(), 0.5, null_observation=[nested(200)]), "null_observation"),
+        (lambda: PerturbedStarts(Dice(), 0.5, null_observation=10**400), "null_observation"),
         (lambda: evaluate(Dice, torch.ones(3, requires_grad=True), steps=9), "requires grad"),
         (lambda: find_drift([3, 4, 5] * 20, rng=np.zeros(3)), "rng"),
         (lambda: marginal_moments(range(10**12), [1]), "sums is int"),

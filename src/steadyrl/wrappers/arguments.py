@@ -39,7 +39,10 @@ def as_element(space: spaces.Space[Any], value: Any) -> Any:
     if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary) and isinstance(
         value, list | tuple | int | float
     ):
-        return plain_array("null_observation", value, WrapperError).astype(space.dtype)
+        try:
+            return plain_array("null_observation", value, WrapperError).astype(space.dtype)
+        except (OverflowError, TypeError, ValueError):
+            return value  # no element of the space; the caller says so
     return plain_array("null_observation", value, WrapperError) if hasattr(value, "requires_grad") else value
 
 
