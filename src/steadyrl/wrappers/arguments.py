@@ -41,8 +41,10 @@ def as_element(space: spaces.Space[Any], value: Any) -> Any:
     ):
         try:
             return plain_array("null_observation", value, WrapperError).astype(space.dtype)
-        except (OverflowError, TypeError, ValueError):
-            return value  # no element of the space; the caller says so
+        except (OverflowError, TypeError, ValueError) as error:
+            raise WrapperError(
+                f"null_observation is {shown(value)}, which is not in the observation space {space} ({error})"
+            ) from error
     return plain_array("null_observation", value, WrapperError) if hasattr(value, "requires_grad") else value
 
 
