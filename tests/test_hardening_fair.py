@@ -56,6 +56,7 @@ from steadyrl.errors import (
     SteadyrlError,
     TrainingError,
 )
+from steadyrl.exact.validation import as_names
 from steadyrl.integrations.sb3 import FairStatisticsCallback
 from steadyrl.lengths import find_drift, read_lengths
 
@@ -535,6 +536,7 @@ def nested(depth):
         (lambda: evaluate(Dice, torch.ones(3, requires_grad=True), steps=9), "requires grad"),
         (lambda: find_drift([3, 4, 5] * 20, rng=np.zeros(3)), "rng"),
         (lambda: marginal_moments(range(10**12), [1]), "sums is int"),
+        (lambda: as_names(range(10**12), 2), "names has more than 2 entries"),
         (lambda: seen_ages(np.zeros((4, 1)), [1, 2, 1, 2], [0, 0, 1, 1], seed="no"), "seed"),
         (lambda: read_episode_log("nowhere.csv", num_envs=np.ones(3)), "num_envs"),
         (lambda: audit_log("nowhere.csv", num_envs=[1] * 100_000), "num_envs"),

@@ -6,6 +6,7 @@ Every error names the place and the value, and the usual mistake behind it where
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -151,11 +152,12 @@ def as_names(names: Sequence[str] | None, n_states: int) -> tuple[str, ...] | No
     if names is None:
         return None
     try:
-        result = tuple(str(name) for name in names)
+        result = tuple(str(name) for name in islice(names, n_states + 1))
     except TypeError as error:
         raise ProcessError(f"names is {shown(names)}; it must be a list of names, one for each state") from error
     if len(result) != n_states:
-        raise ProcessError(f"names has {len(result)} entries, but there are {n_states} states")
+        many = f"more than {n_states}" if len(result) > n_states else len(result)
+        raise ProcessError(f"names has {many} entries, but there are {n_states} states")
     return result
 
 
