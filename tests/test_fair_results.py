@@ -16,7 +16,9 @@ def results(name, part):
 
 
 def sure(row):
-    return f"{abs(row['bias']):.1%} ± {1.645 * row['bias_standard_error']:.1%} off"
+    return (
+        f"{abs(row['bias']):.1%} ± {1.645 * row['bias_standard_error']:.1%} too {'low' if row['bias'] < 0 else 'high'}"
+    )
 
 
 def test_coverage_and_bias_of_the_page_are_those_measured():
@@ -53,10 +55,21 @@ def test_comparisons_of_evaluations_are_those_measured(part, wrong):
     assert f"{ours['steps'] / peer['steps_for_same_width']:.2f} times the steps" in PAGE
 
 
+def test_the_comparison_on_hopper_is_the_one_measured():
+    ours, peer, first = results("evaluation", "hopper")
+    assert f"first finished episodes are {sure(first)}" in PAGE
+    assert sure(ours) in PAGE
+    assert f"takes {ours['steps'] / peer['steps_for_same_width']:.2f} times the steps of `evaluate_policy`" in PAGE
+
+
 def test_lags_of_the_page_are_those_measured():
     few, many = results("fair_learning", "lag")
-    assert f"lags {few['lag']} steps behind with 8 environments and {many['lag']} with 64" in PAGE
-    assert f"100 finished episodes {few['finished_lag']} and {many['finished_lag']}" in PAGE
+    spread = [round(1.645 * row["lag_standard_error"]) for row in (few, many)]
+    assert (
+        f"lags {few['lag']} ± {spread[0]} steps behind with 8 environments and {many['lag']} ± {spread[1]} with 64"
+        in PAGE
+    )
+    assert f"100 finished episodes lags {few['finished_lag']} and {many['finished_lag']} steps behind" in PAGE
     checkpoints = results("fair_learning", "sb3")
     behind = {
         column: sum(1 - row[column] / row["evaluated"] for row in checkpoints) / len(checkpoints)
