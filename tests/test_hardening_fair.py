@@ -20,6 +20,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from scripted import Clock, Dice
 from steadyrl import (
+    EnvPoolVectorEnv,
     EpisodeLengths,
     FairStatistics,
     LearningProcess,
@@ -506,6 +507,13 @@ def test_a_summary_inside_staggered_environments_does_not_disturb_the_count():
 # Calls with hostile arguments
 
 
+class NoRepr:
+    """An object that cannot be printed."""
+
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+
 def nested(depth):
     return [nested(depth - 1)] if depth else []
 
@@ -537,6 +545,7 @@ def nested(depth):
         (lambda: find_drift([3, 4, 5] * 20, rng=np.zeros(3)), "rng"),
         (lambda: marginal_moments(range(10**12), [1]), "sums is int"),
         (lambda: as_names(range(10**12), 2), "names has more than 2 entries"),
+        (lambda: EnvPoolVectorEnv(NoRepr(), 2), "a NoRepr that cannot be shown"),
         (lambda: seen_ages(np.zeros((4, 1)), [1, 2, 1, 2], [0, 0, 1, 1], seed="no"), "seed"),
         (lambda: read_episode_log("nowhere.csv", num_envs=np.ones(3)), "num_envs"),
         (lambda: audit_log("nowhere.csv", num_envs=[1] * 100_000), "num_envs"),

@@ -151,7 +151,7 @@ def _known(id: str, num_envs: int, arguments: Mapping[str, Any]) -> tuple[Any, A
         ) from error
     known = envpool.list_all_envs()
     if not isinstance(id, str) or id not in known:
-        near = difflib.get_close_matches(str(id), known, n=4, cutoff=0.6)
+        near = difflib.get_close_matches(id if isinstance(id, str) else "", known, n=4, cutoff=0.6)
         hint = f"near names: {', '.join(near)}" if near else "envpool.list_all_envs() lists them"
         raise PoolError(
             f"EnvPool has no environment {shown(id)}; {hint}. For what Gymnasium has, gymnasium.make_vec makes vector "
