@@ -71,11 +71,22 @@ def count(places: Array, size: int, weights: Array | None = None) -> Array:
     xp = library(places)
     real, _ = number_types(xp)
     if xp is array_numpy:
+        if weights is not None and weights.dtype == np.bool_:  # few, as a rule
+            places, weights = places[weights], None
         return np.bincount(places, weights, minlength=size).astype(np.float64)
     ones = xp.ones(places.shape, dtype=real) if weights is None else xp.astype(weights, real)
     if is_torch_namespace(xp):
         return ones.new_zeros(size).scatter_add_(0, places, ones)
     return xp.zeros(size, dtype=real).at[places].add(ones)
+
+
+def how_many(flags: Array) -> Array:
+    """Return how many flags are True, as a whole number."""
+    xp = library(flags)
+    if xp is array_numpy:
+        return np.count_nonzero(flags)
+    whole = number_types(xp)[1]
+    return xp.sum(xp.astype(flags, whole), dtype=whole)
 
 
 def added(table: Array, places: Array, values: Array) -> Array:
@@ -88,14 +99,23 @@ def added(table: Array, places: Array, values: Array) -> Array:
     return table.at[places].add(values)
 
 
-def scattered(places: Array, values: Array) -> Array:
-    """Return an array with values[i] at places[i]; places are a permutation."""
+def at_least(values: Array, low: float) -> Array:
+    """Return the values, and `low` instead of those below it."""
     xp = library(values)
-    if is_jax_namespace(xp):
-        return xp.zeros_like(values).at[places].set(values)
-    found = xp.empty_like(values)
-    found[places] = values
-    return found
+    return np.maximum(values, low) if xp is array_numpy else xp.where(values > low, values, low)
+
+
+def at_most(values: Array, high: int) -> Array:
+    """Return the values, and `high` instead of those above it."""
+    xp = library(values)
+    return np.minimum(values, high) if xp is array_numpy else xp.where(values < high, values, high)
+
+
+def pick(condition: Array, one: Any, other: Any) -> Any:
+    """Return one of two numbers."""
+    if isinstance(condition, bool | np.bool_):
+        return one if condition else other
+    return library(condition).where(condition, one, other)
 
 
 def running_max(values: Array) -> Array:
@@ -108,15 +128,46 @@ def running_max(values: Array) -> Array:
     return sys.modules["jax"].lax.cummax(values, axis=values.ndim - 1)
 
 
-def order(first: Array, second: Array) -> Array:
-    """Return the places of the values in rising order of `first`, and where these are equal of `second` (32 bits).
+def running_min_from_above(values: Array) -> Array:
+    """Return the smallest of the last 1, 2, ... values, at the place of the first of them."""
+    xp = library(values)
+    return np.minimum.accumulate(values[::-1])[::-1] if xp is array_numpy else -xp.flip(running_max(-xp.flip(values)))
 
-    No two values of `second` are equal, so it does not matter whether a sort is stable.
+
+def drawn(seed: Array, time: Array, places: Array, members: Array, quota: Array) -> Array:
+    """Return quota[k] of the members at each place k: those to whom `hashed` gives the smallest numbers.
+
+    Args:
+        seed: seed of the numbers.
+        time: of the draw; another time gives other numbers.
+        places: [n], where everybody is.
+        members: [n], who can be drawn; everybody has a number of his own, by his place in this array.
+        quota: for each place, how many are drawn, at most as many as there are members.
     """
-    xp = library(first)
-    if is_jax_namespace(xp):  # it may have no 64 bits
-        return xp.lexsort((second, first))
-    return xp.argsort(first * 2**32 + second)
+    xp, n, size = library(places), places.shape[0], quota.shape[0]
+    if xp is array_numpy:  # only those are looked at who are where somebody is drawn
+        found = np.zeros(n, dtype=np.bool_)
+        inside = np.flatnonzero((quota > 0).take(places) & members)
+        where = places[inside]
+        ordered = np.argsort(where * 2**32 + hashed(xp, seed, time, inside))
+        where = where[ordered]
+        rank = np.arange(len(inside)) - np.searchsorted(where, where)
+        found[inside[ordered[rank < quota[where]]]] = True
+        return found
+    everybody = xp.arange(n, dtype=places.dtype, **beside(places))
+    noise = hashed(xp, seed, time, everybody)
+    apart = xp.where(members, places, size)
+    # No two numbers are equal, so it does not matter whether a sort is stable. JAX may have no 64 bits.
+    ordered = xp.lexsort((noise, apart)) if is_jax_namespace(xp) else xp.argsort(apart * 2**32 + noise)
+    where = xp.take(places, ordered, axis=0)
+    crowd = count(places, size, members)
+    rank = xp.astype(everybody, quota.dtype) - xp.take(xp.cumulative_sum(crowd) - crowd, where, axis=0)
+    lucky = rank < xp.take(quota, where, axis=0)
+    if is_jax_namespace(xp):
+        return xp.zeros_like(lucky).at[ordered].set(lucky) & members
+    found = xp.empty_like(lucky)
+    found[ordered] = lucky
+    return found & members
 
 
 def at(values: Array, place: Array) -> Array:
@@ -132,18 +183,21 @@ def seed_type(xp: Any) -> Any:
     return xp.uint32 if is_jax_namespace(xp) else xp.int64  # JAX may have no 64 bits
 
 
-def hashed(xp: Any, seed: Array, time: Array, size: int) -> Array:
-    """Return 32-bit pseudo-random numbers from (seed, time, 0), (seed, time, 1), ...
+def hashed(xp: Any, seed: Array, time: Array, numbers: Array | int) -> Array:
+    """Return a 32-bit pseudo-random number from (seed, time, k) for each k of `numbers`.
 
     Xor-shifts and odd multipliers, kept to 32 bits, are the same in every array library, and what is drawn does not
     depend on what was drawn before.
     """
-    mask = 0xFFFFFFFF
     wide = seed_type(xp)
     number = xp.uint32 if is_jax_namespace(xp) else int
-    bits = number(mask)
-    start = xp.astype(seed, wide) + xp.astype(time, wide) * number(0x85EBCA6B)
-    x = (xp.arange(size, dtype=wide, **beside(seed)) * number(0x9E3779B9) + start) & bits
+    bits = number(0xFFFFFFFF)
+    if xp is array_numpy:  # Python's numbers take less time than arrays of one
+        start: Any = (int(seed) + int(time) * 0x85EBCA6B) & bits
+    else:
+        start = xp.astype(seed, wide) + xp.astype(time, wide) * number(0x85EBCA6B)
+    x = (number(numbers) if isinstance(numbers, int) else xp.astype(numbers, wide)) * number(0x9E3779B9)
+    x = (x + start) & bits
     for shift, factor in ((16, 0x21F0AAAD), (15, 0x735A2D97), (15, 1)):
         x = ((x ^ (x >> number(shift))) * number(factor)) & bits
     return x

@@ -12,7 +12,8 @@ S(k) / Z(K). The law has three parts.
 *Survival* S is the Kaplan-Meier estimate from the environments' own visits and ends at each age, with four memories:
 the last 3, 12 and 48 visits to an age, and 8 mean episode lengths. Where a shorter memory contradicts the rest of the
 longest (a log likelihood ratio above 6, at one age or over all ages up to one), it takes its place: an unchanged policy
-has a long memory, and a changed one shows within a few episodes.
+has a long memory, and a changed one shows within a few episodes. While environments are being truncated, memories are
+compared every 8 steps, and in between what was seen since is added to the longest.
 
 *When.* The law is active while the longest known age is still survived by more than half an environment, or when the
 ages are further from the steady state than chance explains: by 1.8 / sqrt(N) in the distribution function, which N
@@ -38,14 +39,18 @@ from steadyrl.live.array_library import (
     Array,
     array_numpy,
     at,
+    at_least,
+    at_most,
     beside,
     count,
+    drawn,
     hashed,
+    how_many,
     library,
     number_types,
-    order,
+    pick,
     running_max,
-    scattered,
+    running_min_from_above,
     seed_type,
     when,
 )
@@ -244,7 +249,7 @@ def surprising(state: StaggerState) -> Array:
 def decide(
     state: StaggerState, ages: Array, done: Array, restarting: Array, *, same_step: bool
 ) -> tuple[StaggerState, Array]:
-    """Bring survival up to date, compare the ages with it, and choose whom to truncate.
+    """Bring survival up to date, compare the ages with it if that is due, and choose whom to truncate.
 
     Args:
         state: the law's state, this step's visits and ends included.
@@ -253,64 +258,87 @@ def decide(
         restarting: [N], who is being reset in this step (NEXT_STEP, or late cuts).
         same_step: whether a reset takes no step of its own.
     """
-    xp, n = library(done), done.shape[0]
+    xp, n, oldest = library(done), done.shape[0], state.survival.shape[0] - 1
+    following = xp.where(done, 1, at_most(ages + 1, oldest))
+    crowd = count(following, oldest + 1)
+    due = ~state.active | (state.new_steps >= LOOK[0])
+    state = when(due, compare, survive, state, crowd, xp.max(ages))
+    total = xp.cumulative_sum(state.survival)
+    wanted = n / at(total, xp.max(following))
+    owed = state.carry + wanted - how_many(done)
+    least = -1 - 2 * wanted**0.5
+    owed = pick(owed > least, owed, least)
+    others = done | restarting
+    available = n - how_many(others)
+    whole = xp.floor(at_least(owed, 0.0) + _ROOM * n)
+    number = pick(state.active & (n > 1), pick(whole < available, whole, available), 0.0)
+
+    def some(state: StaggerState, following: Array, crowd: Array, others: Array, number: Array) -> Array:
+        youngest = 2 if same_step else 3
+        quota = quotas(state, crowd - count(following, oldest + 1, others), number, youngest=youngest)
+        return drawn(state.seed, state.time, following, ~others, quota)
+
+    def nobody(state: StaggerState, following: Array, crowd: Array, others: Array, number: Array) -> Array:
+        return xp.zeros_like(others)
+
+    cut = when(number > 0, some, nobody, state, following, crowd, others, number)
+    carry = pick(state.active, owed - number, 0.0)
+    return state._replace(carry=carry, cuts=state.cuts + how_many(cut)), cut
+
+
+def compare(state: StaggerState, crowd: Array, oldest: Array) -> StaggerState:
+    """Bring the memories up to date, and decide by the ages whether environments are to be truncated, and when to look.
+
+    Args:
+        state: the law's state, this step's visits and ends included.
+        crowd: how many environments will have each age if nobody is truncated.
+        oldest: the oldest age at which an episode ends or goes on in this step.
+    """
+    xp, n = library(crowd), state.ages.shape[0]
     early = state.active | (state.new_steps < state.wait)
     wait = xp.where(early, LOOK[0], xp.where(state.wait < LOOK[1], 2 * state.wait, LOOK[1]))
     state = learn(state)
     total = xp.cumulative_sum(state.survival)
-    oldest = total.shape[0] - 1
-    within = xp.where(ages < oldest, ages, oldest)
-    following = xp.where(done, 1, xp.where(ages < oldest, ages + 1, oldest))
-    share = xp.cumulative_sum(count(following, oldest + 1)) / n
-    distance = xp.max(xp.abs(share - total / total[-1])) * math.sqrt(n)
-    episodes = xp.sum(state.visits[-1, :]) / _at_least(total[-1], 1.0) / n
-    uncertain = (1 + 1 / _at_least(episodes, 0.25)) ** 0.5  # the target is an estimate, too
+    distance = xp.max(xp.abs(xp.cumulative_sum(crowd) / n - total / total[-1])) * math.sqrt(n)
+    episodes = xp.sum(state.visits[-1, :]) / at_least(total[-1], 1.0) / n
+    uncertain = (1 + 1 / at_least(episodes, 0.25)) ** 0.5  # the target is an estimate, too
     unknown = at(state.survival, state.known + 1) > 0.5 / n + _ROOM
     waking = ~state.active & (unknown | (distance > _ALARM * uncertain))
-    lacking = 1 - at(total, xp.max(within)) / total[-1] > 0.75 / n  # older ages, for an environment or more
+    within = xp.where(oldest < total.shape[0], oldest, total.shape[0] - 1)
+    lacking = 1 - at(total, within) / total[-1] > 0.75 / n  # older ages, for an environment or more
     calm = ~unknown & ~lacking & (distance <= _CALM * uncertain)
     active = (state.active | waking) & ~calm & (n > 1)
-    wanted = n / at(total, xp.max(following))
-    owed = xp.where(waking, 0.0, state.carry) + wanted - xp.sum(xp.astype(done, total.dtype))
-    owed = xp.where(owed > -1 - 2 * wanted**0.5, owed, -1 - 2 * wanted**0.5)
-    candidates = ~done & ~restarting
-    available = xp.sum(xp.astype(candidates, total.dtype))
-    whole = xp.floor(_at_least(owed, 0.0) + _ROOM * n)
-    number = xp.where(active, xp.where(whole < available, whole, available), 0.0)
+    return state._replace(wait=wait, active=active, carry=xp.where(waking, 0.0, state.carry), distance=distance)
 
-    def some(*given: Any) -> Array:
-        return choose(*given, youngest=2 if same_step else 3)
 
-    def nobody(state: StaggerState, following: Array, candidates: Array, number: Array) -> Array:
-        return xp.zeros_like(candidates)
+def survive(state: StaggerState, *_: Array) -> StaggerState:
+    """Bring survival alone up to date, with what was seen since the last look beside the longest memory."""
+    _, survival, known = _survival(state, state.visits[-1, :] + state.new_visits, state.ends[-1, :] + state.new_ends)
+    return state._replace(survival=survival, known=known)
 
-    cut = when(number > 0, some, nobody, state, following, candidates, number)
-    state = state._replace(
-        wait=wait,
-        active=active,
-        carry=xp.where(active, owed - number, 0.0),
-        distance=distance,
-        cuts=state.cuts + xp.sum(xp.astype(cut, state.cuts.dtype)),
-    )
-    return state, cut
+
+def _survival(state: StaggerState, seen: Array, ended: Array) -> tuple[Array, Array, Array]:
+    """Return the hazards, S (Kaplan-Meier), and the longest known age."""
+    xp = library(seen)
+    places = xp.arange(seen.shape[0] + 1, dtype=state.known.dtype, **beside(seen))
+    known = xp.max(xp.where(seen >= _KNOWN, places[:-1], 0))
+    hazard = ended / at_least(seen, _TINY)
+    lived = xp.where(hazard < 1.0, 1 - hazard, 0.0)[1:]
+    survival = xp.concat([state.survival[:1] * 0, state.survival[:1] * 0 + 1, xp.cumulative_prod(lived)])
+    return hazard, xp.where(places <= known + 1, survival, 0.0), known
 
 
 def learn(state: StaggerState) -> StaggerState:
     """Fold what was seen since the last look into the memories, and compute survival from the longest."""
     xp, new = library(state.survival), state.new_visits
-    mean = _at_least(xp.sum(state.survival), 1.0)
+    mean = at_least(xp.sum(state.survival), 1.0)
     by_time = xp.exp(-state.new_steps / (_EPISODES * mean))
     kept = [xp.where(new < size, xp.exp(-new / size), 0.0) for size in _MEMORIES]  # enough new visits are enough
     keep = xp.stack([*kept, xp.zeros_like(new) + by_time])
     visits, ends = _believed(state.visits * keep + new, state.ends * keep + state.new_ends)
     seen, ended = visits[-1, :], ends[-1, :]
-    places = xp.arange(new.shape[0] + 1, dtype=state.known.dtype, **beside(new))
-    known = xp.max(xp.where(seen >= _KNOWN, places[:-1], 0))
-    hazard = ended / _at_least(seen, _TINY)
-    lived = xp.where(hazard < 1.0, 1 - hazard, 0.0)[1:]
-    survival = xp.concat([state.survival[:1] * 0, state.survival[:1] * 0 + 1, xp.cumulative_prod(lived)])
-    survival = xp.where(places <= known + 1, survival, 0.0)
-    mean = _at_least(xp.sum(survival), 1.0)
+    hazard, survival, known = _survival(state, seen, ended)
+    mean = at_least(xp.sum(survival), 1.0)
     seldom = (ended + 0.5) * mean < _SELDOM * seen  # half an end more: few visits prove nothing
     rate = state.ages.shape[0] / mean
     return state._replace(
@@ -335,14 +363,14 @@ def _believed(visits: Array, ends: Array) -> tuple[Array, Array]:
     """
     xp = library(visits)
     all_visits, all_ends, some, ended = visits[-1:, :], ends[-1:, :], visits[:-1, :], ends[:-1, :]
-    rest, rest_ended = _at_least(all_visits - some, 0.0), _at_least(all_ends - ended, 0.0)
-    hazard = all_ends / _at_least(all_visits, _TINY)
+    rest, rest_ended = at_least(all_visits - some, 0.0), at_least(all_ends - ended, 0.0)
+    hazard = all_ends / at_least(all_visits, _TINY)
     here = _likelihood(some, ended, hazard) + _likelihood(rest, rest_ended, hazard)
     known = rest > _FAINT
     total = xp.cumulative_sum(xp.where(known, ended, 0.0), axis=1)
     expected = xp.cumulative_sum(xp.where(known, some * hazard, 0.0), axis=1)
     so_far = xp.max(_times_log(total, expected) - total + expected, axis=1)
-    evidence = _at_least(xp.where(known, here / _AT_ONE_AGE, 0.0), 0.0)
+    evidence = at_least(xp.where(known, here / _AT_ONE_AGE, 0.0), 0.0)
     overall = (so_far / _UP_TO_AN_AGE)[:, None]
     evidence = xp.where((evidence > overall) | (some == 0), evidence, overall)
     contradicted = xp.max(evidence, axis=0) > 1 + _ROOM
@@ -374,30 +402,32 @@ def _times_log(found: Array, expected: Array) -> Array:
     """Return found * log(found / expected), which is 0 where nothing was found."""
     xp = library(found)
     some = found > 1e-9
-    return xp.where(some, found * xp.log(xp.where(some, found, 1.0) / _at_least(expected, _TINY)), 0.0)
+    return xp.where(some, found * xp.log(xp.where(some, found, 1.0) / at_least(expected, _TINY)), 0.0)
 
 
-def choose(state: StaggerState, following: Array, candidates: Array, number: Array, *, youngest: int) -> Array:
-    """Return which `number` of the candidates to truncate, given the ages that follow if nobody is."""
-    xp, n, size = library(following), following.shape[0], state.survival.shape[0]
-    real, whole, oldest = number.dtype, following.dtype, xp.max(following)
-    places = xp.arange(size, dtype=whole, **beside(number))
+def quotas(state: StaggerState, crowd: Array, number: Array, *, youngest: int) -> Array:
+    """Return how many candidates of each age to truncate, `number` in all.
+
+    Args:
+        state: the law's state; survival is the target.
+        crowd: how many candidates will have each age if nobody is truncated.
+        number: how many are truncated, at least one.
+        youngest: the youngest age that candidates can have.
+    """
+    xp = library(crowd)
+    places = xp.arange(crowd.shape[0], dtype=state.known.dtype, **beside(crowd))
+    some = crowd > 0
+    oldest = xp.max(xp.where(some, places, 0))
     target = xp.where((places >= youngest) & (places <= oldest), state.survival, 0.0)
-    crowd = count(following, size, candidates)
-    wanted = (xp.sum(crowd) - number) * (target / _at_least(xp.sum(target), _TINY))
-    too_many = xp.where((places < oldest) & (crowd > 0), xp.cumulative_sum(crowd - wanted), number)
-    rising = running_max(xp.where(crowd > 0, too_many, 0.0))
-    falling = -xp.flip(running_max(-xp.flip(too_many)))
-    level = xp.where(crowd > 0, (rising + falling) / 2, 0.0)
-    level = running_max(_at_least(xp.where(level < number, level, number), 0.0))
-    offset = xp.astype(hashed(xp, state.seed, -state.time, 1) >> 8, real) / 2.0**24
+    wanted = (xp.sum(crowd) - number) * (target / at_least(xp.sum(target), _TINY))
+    too_many = xp.where((places < oldest) & some, xp.cumulative_sum(crowd - wanted), number)
+    rising = running_max(xp.where(some, too_many, 0.0))
+    falling = running_min_from_above(too_many)
+    level = xp.where(some, (rising + falling) / 2, 0.0)
+    level = running_max(at_least(xp.where(level < number, level, number), 0.0))
+    offset = (hashed(xp, state.seed, -state.time, 0) >> 8) / 2.0**24
     passed = xp.floor(level + offset)
-    quota = passed - xp.concat([passed[:1] * 0, passed[:-1]])
-    noise = hashed(xp, state.seed, state.time, n)
-    ordered = order(xp.where(candidates, following, size), noise)
-    ages = xp.take(following, ordered, axis=0)
-    rank = xp.arange(n, dtype=real, **beside(number)) - xp.take(xp.cumulative_sum(crowd) - crowd, ages, axis=0)
-    return scattered(ordered, rank < xp.take(quota, ages, axis=0)) & candidates
+    return passed - xp.concat([passed[:1] * 0, passed[:-1]])
 
 
 class Phase(NamedTuple):
@@ -430,9 +460,9 @@ def phase(state: StaggerState) -> Phase:
     places = xp.arange(size, dtype=whole, **beside(survival))
     inside = places <= state.known
     mean = xp.sum(xp.where(inside, survival, 0.0))
-    share = xp.where(inside, survival, 0.0) / _at_least(mean, _TINY)
+    share = xp.where(inside, survival, 0.0) / at_least(mean, _TINY)
     most = min(max(n // 4, 2), _MOST_GROUPS)
-    groups = xp.where(state.known > most, most, _at_least(state.known, 1))
+    groups = xp.where(state.known > most, most, at_least(state.known, 1))
     middle = xp.cumulative_sum(share) - share / 2
     group = xp.astype(middle * groups, whole)
     group = xp.where(group < groups, group, groups - 1)
@@ -445,8 +475,8 @@ def phase(state: StaggerState) -> Phase:
     floor = 0.5 * math.sqrt(2 / math.pi) * xp.sum(spread)
     scatter = 0.5 * math.sqrt(1 - 2 / math.pi) * xp.sum(spread**2) ** 0.5
     return Phase(
-        distance=_at_least(apart**2 - floor**2, 0.0) ** 0.5,
-        noise=_at_least((floor + _RARE * scatter) ** 2 - floor**2, 0.0) ** 0.5,
+        distance=at_least(apart**2 - floor**2, 0.0) ** 0.5,
+        noise=at_least((floor + _RARE * scatter) ** 2 - floor**2, 0.0) ** 0.5,
         average_episode_length=mean + at(survival, state.known + 1),
         unresolved=at(survival, state.known + 1),
         known=xp.sum(state.ends[-1, :]) > 0,
@@ -455,11 +485,11 @@ def phase(state: StaggerState) -> Phase:
 
 
 def with_room(state: StaggerState, max_age: int) -> StaggerState:
-    """Return the state with room for ages up to `max_age`, at least doubled where there was less."""
+    """Return the state with room for ages up to `max_age`, at least a quarter more where there was less."""
     size = state.new_visits.shape[0]
     if max_age < size:
         return state
-    more = max(max_age + 1, 2 * size) - size
+    more = max(max_age + 1, size + size // 4) - size
     names = "new_visits", "new_ends", "seldom", "visits", "ends", "survival"
     return state._replace(**{name: _wider(getattr(state, name), more) for name in names})
 
@@ -468,7 +498,3 @@ def _wider(table: Array, more: int) -> Array:
     xp = library(table)
     room = xp.zeros((*table.shape[:-1], more), dtype=table.dtype, **beside(table))
     return xp.concat([table, room], axis=-1)
-
-
-def _at_least(values: Array, low: float) -> Array:
-    return library(values).where(values > low, values, low)
