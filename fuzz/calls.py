@@ -140,6 +140,9 @@ def pool() -> list[Any]:
 
         values += [torch.ones(3, requires_grad=True), torch.tensor([0.5, 0.5]), torch.tensor(3), torch.nn.Linear(2, 2)]
         values += [torch.ones(3, dtype=torch.bfloat16), torch.ones(3).to_sparse()]
+        values += [torch.ones(2, requires_grad=True), torch.ones(2, dtype=torch.bfloat16), torch.ones(2).to_sparse()]
+        values += [torch.full((2,), math.nan), torch.ones(2, dtype=torch.complex64), torch.ones(2, device="meta")]
+        values += [torch.device("cpu"), torch.ones(2, 1), torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)]
     return values
 
 
@@ -216,6 +219,9 @@ def targets() -> dict[str, Target]:
         "PhaseTracker.reset": {"mask": [True, False]},
         "PreRolledStart": {"env": make, "delays": 3, "policy": None},
         "RecordFairStatistics": {"env": vector, "memory": None, "level": 0.9, "summary": False},
+        "StaggeredVectorEnv.reset": {"seed": 0, "options": None},
+        "PhaseMonitor.reset": {"seed": 0, "options": None},
+        "RecordFairStatistics.reset": {"seed": 0, "options": None},
         "Samples.save": {"path": "saved.npz"},
         "Samples.load": {"path": "samples.npz"},
         "Settings": {"method": "online", "steps": 100, "num_envs": 2, "n_steps": 4, "seed": 0, "learning_rate": 1e-3},
@@ -363,6 +369,8 @@ def targets() -> dict[str, Target]:
     owners |= {
         "Audit": lambda: steadyrl.audit_log("monitor.csv", points=3),
         "RecordFairStatistics": recorded,
+        "StaggeredVectorEnv": lambda: steadyrl.StaggeredVectorEnv(vector(), seed=0),
+        "PhaseMonitor": lambda: steadyrl.PhaseMonitor(vector()),
     }
     elsewhere = {
         "evaluate with a budget": steadyrl.evaluate,
@@ -374,9 +382,18 @@ def targets() -> dict[str, Target]:
     with contextlib.suppress(ImportError):
         import torch
 
-        from steadyrl.integrations.torch import TorchStagger
+        from steadyrl.integrations.torch import CounterStagger, TorchFairStatistics, TorchStagger
 
-        elsewhere["TorchStagger"] = TorchStagger
+        elsewhere |= {
+            "CounterStagger": CounterStagger,
+            "TorchFairStatistics": TorchFairStatistics,
+            "TorchStagger": TorchStagger,
+        }
+        good["TorchFairStatistics"] = {"num_envs": 2, "device": "cpu", "memory": None, "max_age": 9}
+        tensors = {"rewards": torch.ones(2), "ended": torch.tensor([True, False]), "cut": torch.tensor([False, False])}
+        good["TorchFairStatistics.update"] = tensors
+        good["TorchFairStatistics.report"] = {"level": 0.9}
+        owners["TorchFairStatistics"] = lambda: TorchFairStatistics(2)
         good["TorchStagger"] = {"num_envs": 2, "same_step": True, "seed": 0}
         good["TorchStagger.step"] = {"done": torch.tensor([True, False])}
         good["TorchStagger.reset"] = {"mask": torch.tensor([True, False]), "seed": 0}

@@ -26,6 +26,7 @@ from steadyrl import (
     LearningProcess,
     Perturbation,
     PerturbedStarts,
+    PhaseMonitor,
     PhaseTracker,
     RecordFairStatistics,
     Settings,
@@ -59,9 +60,14 @@ from steadyrl.errors import (
 )
 from steadyrl.exact.validation import as_names
 from steadyrl.integrations.sb3 import FairStatisticsCallback
+from steadyrl.integrations.torch import TorchFairStatistics, TorchStagger
 from steadyrl.lengths import find_drift, read_lengths
 
 MAIN = os.getpid()
+
+
+def two_dice():
+    return SyncVectorEnv([Dice, Dice])
 
 
 class Rude(Dice):
@@ -549,12 +555,27 @@ def nested(depth):
         (lambda: seen_ages(np.zeros((4, 1)), [1, 2, 1, 2], [0, 0, 1, 1], seed="no"), "seed"),
         (lambda: read_episode_log("nowhere.csv", num_envs=np.ones(3)), "num_envs"),
         (lambda: audit_log("nowhere.csv", num_envs=[1] * 100_000), "num_envs"),
+        (lambda: PhaseMonitor(two_dice()).reset(options="../.."), "options"),
+        (lambda: StaggeredVectorEnv(two_dice()).reset(options=1.5), "options"),
+        (lambda: RecordFairStatistics(two_dice()).reset(seed=np.full((4, 2), 0.5)), "4 seeds for 2"),
+        (lambda: PhaseMonitor(two_dice()).reset(seed=torch.ones(3)), "seed"),
+        (lambda: TorchStagger(2).step(torch.ones(2).to_sparse()), "dense"),
+        (lambda: TorchFairStatistics(2).update(torch.ones(2), torch.ones(2, dtype=torch.complex64)), "real numbers"),
+        (lambda: TorchFairStatistics(2).update(torch.ones(2, device="meta"), torch.zeros(2)), "rewards is on meta"),
     ],
 )
 def test_calls_that_a_fuzzer_found_end_in_a_sentence(call, words):
     with pytest.raises(SteadyrlError, match=words) as caught:
         call()
     assert len(str(caught.value)) < 1000
+
+
+def test_statistics_take_tensors_with_gradients_and_of_few_bits():
+    statistics = TorchFairStatistics(2)
+    statistics.update(torch.full((2,), 1.5, requires_grad=True), torch.tensor([1, 0]))
+    statistics.update(torch.ones(2, dtype=torch.bfloat16), torch.tensor([1.0, 1.0]), torch.zeros(2))
+    report = statistics.report()
+    assert (report.mean_return.value, report.mean_gymnasium_length.value) == pytest.approx((5 / 3, 4 / 3), rel=1e-12)
 
 
 def test_a_column_of_many_digits_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -93,8 +94,12 @@ def as_seeds(seed: Any, num_envs: int) -> int | list[int | None] | None:
 
 
 def read_mask(options: dict[str, Any] | None) -> Flags | None:
-    """Return the reset mask in the options, which are left as they are."""
-    return None if options is None else options.get("reset_mask")
+    """Return the reset mask in the options, which are left as they are; raise WrapperError if they are no options."""
+    if options is None:
+        return None
+    if not isinstance(options, Mapping):
+        raise WrapperError(f"options is {shown(options)}; reset takes a dictionary of options, or None")
+    return options.get("reset_mask")
 
 
 def reset_some(
@@ -103,7 +108,7 @@ def reset_some(
     """Reset all environments, or those of options["reset_mask"]; return what that gives, and the mask."""
     mask = read_mask(options)  # before the reset, which may take it out of the options
     found: tuple[Any, dict[str, Any]] = envs.reset(
-        seed=seed,  # type: ignore[arg-type]  # Gymnasium's own vector environments take lists
+        seed=as_seeds(seed, envs.num_envs),  # type: ignore[arg-type]  # Gymnasium's own take lists
         options=None if options is None else dict(options),
     )
     return found, mask

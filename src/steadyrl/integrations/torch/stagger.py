@@ -14,7 +14,7 @@ import torch
 from array_api_compat import torch as array_torch
 
 from steadyrl.common.checks import shown, whole_number
-from steadyrl.errors import StaggerError
+from steadyrl.errors import StaggerError, SteadyrlError
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.live import stagger_law as law
 from steadyrl.live.phase import PhaseReport
@@ -185,18 +185,26 @@ class TorchStagger:
 
     def _flags(self, flags: torch.Tensor, name: str) -> torch.Tensor:
         """Check what can be checked without waiting."""
-        if not isinstance(flags, torch.Tensor):
-            raise StaggerError(f"{name} is {shown(flags)}; it must be a tensor of booleans, one for each environment")
-        if flags.shape != (self.num_envs,):
-            raise StaggerError(
-                f"{name} has shape {tuple(flags.shape)}; for {self.num_envs} environments it must be ({self.num_envs},)"
-            )
-        if flags.device.type != self.device.type:
-            raise StaggerError(
-                f"{name} is on {flags.device}, and the controller on {self.device}; make it with "
-                f"device={str(flags.device)!r}, since a copy in every step would make the device wait"
-            )
-        return flags if flags.dtype == torch.bool else flags != 0
+        found = plain_tensor(name, flags, self.num_envs, self.device, StaggerError)
+        return found if found.dtype == torch.bool else found != 0
+
+
+def plain_tensor(
+    name: str, value: Any, num_envs: int, device: torch.device, error: type[SteadyrlError]
+) -> torch.Tensor:
+    """Return a tensor with one number for each environment, without its gradient; or raise `error`."""
+    if not isinstance(value, torch.Tensor):
+        raise error(f"{name} is {shown(value)}; it must be a tensor with one number for each environment")
+    if value.shape != (num_envs,):
+        raise error(f"{name} has shape {tuple(value.shape)}; for {num_envs} environments it must be ({num_envs},)")
+    if value.device.type != device.type:
+        raise error(
+            f"{name} is on {value.device}, and what it is given to on {device}; make that with "
+            f"device={str(value.device)!r}, since a copy in every step would make the device wait"
+        )
+    if value.layout != torch.strided or value.is_quantized or value.is_complex():
+        raise error(f"{name} is {shown(value)}; it must be a dense tensor of real numbers or of booleans")
+    return value.detach()
 
 
 def as_device(device: Any) -> torch.device:

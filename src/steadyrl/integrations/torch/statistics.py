@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from array_api_compat import torch as array_torch
 
-from steadyrl.common.checks import shown, whole_number
+from steadyrl.common.checks import whole_number
 from steadyrl.errors import StatisticsError
-from steadyrl.integrations.torch.stagger import as_device
+from steadyrl.integrations.torch.stagger import as_device, plain_tensor
 from steadyrl.live import fair_law as law
 from steadyrl.live.fair_report import FairReport, make_report
 from steadyrl.live.fair_statistics import FairStatistics
@@ -68,16 +68,16 @@ class TorchFairStatistics:
         Raises:
             StatisticsError: if these are not tensors of that shape; on a CPU, if a reward is not finite.
         """
-        for name, value in (("rewards", rewards), ("ended", ended), ("cut", cut)):
-            if value is not None and (not isinstance(value, torch.Tensor) or value.shape != (self.num_envs,)):
-                raise StatisticsError(
-                    f"{name} is {shown(value)}; it must be a tensor of shape ({self.num_envs},), one for each copy"
-                )
+        rewards = self._given("rewards", rewards)
+        ended, cut = self._given("ended", ended), None if cut is None else self._given("cut", cut)
         if self._state is None:
-            self._host.update(rewards.numpy(), ended.numpy(), None if cut is None else cut.numpy())
+            self._host.update(_on_host(rewards), _on_host(ended), None if cut is None else _on_host(cut))
             return
-        flags: Any = (ended != 0, self._nobody if cut is None else cut, self._nobody)
+        flags: Any = (ended != 0, self._nobody if cut is None else cut != 0, self._nobody)
         self._state = law.step(self._state, *(rewards, *flags), same_step=True, memory=self.memory)
+
+    def _given(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        return plain_tensor(name, value, self.num_envs, self.device, StatisticsError)
 
     def reset(self) -> None:
         """Take note that all copies were reset from outside: their running episodes are cut short."""
@@ -127,3 +127,8 @@ class TorchFairStatistics:
             reward_range=None,
             longest=math.inf,
         )
+
+
+def _on_host(values: torch.Tensor) -> Any:
+    """Return a tensor of the CPU as an array; numpy does not have all of its types."""
+    return (values if values.dtype == torch.bool else values.to(torch.float64)).numpy()
