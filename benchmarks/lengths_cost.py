@@ -59,10 +59,15 @@ def monitor(rows):
     return file
 
 
-def logged(episodes):
-    """Return the name of a csv of episodes with the step at which each ended, of 64 environments."""
+def logged(episodes, longest=None):
+    """Return the name of a csv of episodes with the step at which each ended, of 64 environments.
+
+    If `longest` is given, one episode has so many steps.
+    """
     file = Path(FOLDER.name) / "steps.csv"
     lengths = np.random.default_rng(SEED).integers(20, 500, (64, episodes // 64))
+    if longest is not None:
+        lengths[0, lengths.shape[1] // 2] = longest
     env = np.repeat(np.arange(64), episodes // 64)
     steps, ran = 64 * np.cumsum(lengths, axis=1).ravel(), lengths.ravel()
     with file.open("w") as out:
@@ -90,6 +95,8 @@ CASES = {
     "monitor.csv of 10^7 rows": lambda: (read_lengths, monitor(10**7)),
     "audit of 10^4 episodes of 64 environments": lambda: (steadyrl.audit_log, logged(10**4)),
     "audit of 10^5 episodes of 64 environments": lambda: (steadyrl.audit_log, logged(10**5)),
+    "audit of 10^4 episodes, one of 10^4 steps": lambda: (steadyrl.audit_log, logged(10**4, 10**4)),
+    "audit of 10^4 episodes, one of 10^5 steps": lambda: (steadyrl.audit_log, logged(10**4, 10**5)),
     "find_drift, 10^6 episodes": lambda: (find_drift, np.random.default_rng(SEED).integers(20, 500, 10**6)),
 }
 

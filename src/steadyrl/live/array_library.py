@@ -150,9 +150,10 @@ def drawn(seed: Array, time: Array, places: Array, members: Array, quota: Array)
         inside = np.flatnonzero((quota > 0).take(places) & members)
         where = places[inside]
         ordered = np.argsort(where * 2**32 + hashed(xp, seed, time, inside))
+        crowd = np.bincount(where)
+        last = np.cumsum(crowd) - crowd + quota[: len(crowd)]
         where = where[ordered]
-        rank = np.arange(len(inside)) - np.searchsorted(where, where)
-        found[inside[ordered[rank < quota[where]]]] = True
+        found[inside[ordered[np.arange(len(inside)) < last[where]]]] = True
         return found
     everybody = xp.arange(n, dtype=places.dtype, **beside(places))
     noise = hashed(xp, seed, time, everybody)

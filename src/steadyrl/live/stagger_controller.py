@@ -180,20 +180,20 @@ class StaggerController:
         if first == steps:
             return
         ended, rows = self._ended[first:steps], self._rows[first:steps]
-        if steps == first + 1 and self.same_step:  # the usual case while environments are truncated
-            rows[0] = self._lived
-            self._lived = np.where(ended[0], 0, self._lived + 1)
-            self._followed, self._reset = steps, rows[0] == -1 if self.late_cuts else self._nobody
-            return
-        # last[r] is the last step before r in which an environment ended; ages count the steps since then.
-        last = np.empty((steps - first + 1, self.num_envs), dtype=np.int64)
-        last[0] = -self._lived - 1 if self.same_step else np.where(self._restarting, -1, -self._lived - 2)
-        last[1:] = np.where(ended, self._numbers[: steps - first], _NEVER)
-        np.maximum.accumulate(last, axis=0, out=last)
-        np.subtract(self._numbers[: steps - first] - 1, last[:-1], out=rows)
+        if steps == first + 1:  # the usual case while environments are truncated
+            rows[0] = self._lived if self.same_step else np.where(self._restarting, 0, self._lived + 1)
+            lived = np.where(ended[0], 0, rows[0] + 1)
+        else:
+            # last[r] is the last step before r in which an environment ended; ages count the steps since then.
+            last = np.empty((steps - first + 1, self.num_envs), dtype=np.int64)
+            last[0] = -self._lived - 1 if self.same_step else np.where(self._restarting, -1, -self._lived - 2)
+            last[1:] = np.where(ended, self._numbers[: steps - first], _NEVER)
+            np.maximum.accumulate(last, axis=0, out=last)
+            np.subtract(self._numbers[: steps - first] - 1, last[:-1], out=rows)
+            lived = steps - first - 1 - last[-1]
         self._followed = steps
         if self.same_step:
-            self._lived = steps - first - 1 - last[-1]
+            self._lived = lived
             self._reset = rows[-1] == -1 if self.late_cuts else self._nobody
             return
         if np.count_nonzero(ended & (rows == 0)):
