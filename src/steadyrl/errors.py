@@ -7,9 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
+_MOST = 1200  # characters of a message: what was given may have millions
+
 
 class SteadyrlError(ValueError):
     """Base of every error that steadyrl raises on purpose."""
+
+    def __str__(self) -> str:
+        """Return the message, without its middle if it is very long."""
+        text = super().__str__()
+        return text if len(text) <= _MOST else f"{text[: _MOST // 2]} ... {text[-_MOST // 4 :]}"
 
 
 class ProcessError(SteadyrlError):

@@ -37,6 +37,7 @@ FALSE_ALARMS = 0.01
 """Probability of an alarm if nothing drifts, by default."""
 FEWEST = 40
 """Stretches with fewer episodes are not tested."""
+_RAREST = 1e-4  # alarms: more seldom ones would take more than 20,000 permutations
 _BLOCKS = 1000  # a longer log is cut into as many blocks
 _COMPARED = 2000  # episodes of a run that are compared with other runs
 _EDGE = 5  # episodes on the shorter side of a split, at least
@@ -88,7 +89,7 @@ def find_drift(
 
     Args:
         gymnasium_lengths: Episode lengths in the order in which the episodes ended.
-        false_alarms: Probability of an alarm if nothing drifts.
+        false_alarms: Probability of an alarm if nothing drifts, 0.0001 or more.
         rng: Random generator for the permutations; by default one with a fixed seed, so that the answer is always the
             same.
 
@@ -101,6 +102,11 @@ def find_drift(
     """
     lengths = as_gymnasium_lengths(gymnasium_lengths)
     level = check_level(false_alarms, LengthsError)
+    if level < _RAREST:
+        raise LengthsError(
+            f"false_alarms is {level:g}; it must be {_RAREST:g} or more, since it takes 2 / false_alarms permutations "
+            "to tell chances that small"
+        )
     draw = np.random.default_rng(0) if rng is None else check_rng(rng, LengthsError)
     start, p_value = 0, 1.0
     while len(lengths) - start >= FEWEST:

@@ -24,6 +24,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from steadyrl.common.checks import shortened, shown
 from steadyrl.environments.codecs import ActionCodec, ObservationCodec
 from steadyrl.errors import FileFormatError, MissingExtraError, PolicyError
 from steadyrl.policies.networks import Policy
@@ -38,7 +39,14 @@ def as_foreign_policy(policy: Any, observations: ObservationCodec, actions: Acti
     if _is_sb3(policy):
         return _sb3_policy(policy, observations), type(policy).__name__
     if _is_module(policy) and not _takes_rng(getattr(policy, "act", None)):
-        return TorchPolicy(policy, observations, actions), type(policy).__name__
+        adapter, name = TorchPolicy(policy, observations, actions), type(policy).__name__
+        problem = _problem_with(adapter, observations, actions)
+        if problem is not None:
+            raise PolicyError(
+                f"the torch module {name} cannot act on a batch of observations of {shown(observations.space)} "
+                f"({problem}); it must take them and return an action, or the logits or means of actions, for each"
+            )
+        return adapter, name
     if hasattr(policy, "act") or not callable(policy):
         return None
     name = getattr(policy, "__qualname__", type(policy).__qualname__)
@@ -263,23 +271,29 @@ def _statistics_beside(file: Path) -> Path | None:
 
 def _function_policy(function: Any, observations: ObservationCodec, actions: ActionCodec) -> FunctionPolicy:
     """Return the adapter of a function, which is tried on two observations to see what it takes."""
-    draws = _takes_rng(function)
-    space = copy.deepcopy(observations.space)
-    space.seed(0)
-    flat = np.stack([np.asarray(spaces.flatten(space, space.sample()), dtype=float) for _ in range(2)])
-    problems = []
+    draws, problems = _takes_rng(function), []
     for single in (False, True):
         policy = FunctionPolicy(function, observations, actions, single, draws)
-        try:
-            actions.check(policy.act(flat, np.random.default_rng(0)), 2)
-        except (Exception, SystemExit) as error:  # the function may raise anything for what it does not take
-            problems.append(f"{type(error).__name__}: {error}")
-        else:
+        problem = _problem_with(policy, observations, actions)
+        if problem is None:
             return policy
+        problems.append(problem)
     raise PolicyError(
         f"the function {getattr(function, '__qualname__', function)!r} takes neither a batch of observations "
         f"({problems[0]}) nor a single one ({problems[1]}); it must return an action of {actions.space} for each"
     )
+
+
+def _problem_with(policy: Policy, observations: ObservationCodec, actions: ActionCodec) -> str | None:
+    """Return what happens if a policy acts on two observations of the space, if it cannot; else None."""
+    space = copy.deepcopy(observations.space)
+    space.seed(0)
+    flat = np.stack([np.asarray(spaces.flatten(space, space.sample()), dtype=float) for _ in range(2)])
+    try:
+        actions.check(policy.act(flat, np.random.default_rng(0)), 2)
+    except (Exception, SystemExit) as error:  # it may raise anything for what it does not take
+        return f"{type(error).__name__}: {shortened(error, 200)}"
+    return None
 
 
 def _takes_rng(function: Any) -> bool:

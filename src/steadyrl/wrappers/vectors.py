@@ -86,7 +86,7 @@ def as_seed(seed: Any) -> int | None:
 
 def as_seeds(seed: Any, num_envs: int) -> int | list[int | None] | None:
     """Return what `reset` of a vector environment takes: a seed, or a list with one per environment."""
-    if not isinstance(seed, list | tuple | np.ndarray):
+    if not isinstance(seed, list | tuple) and not (isinstance(seed, np.ndarray) and seed.ndim):
         return as_seed(seed)
     if len(seed) != num_envs:
         raise WrapperError(f"there are {len(seed)} seeds for {num_envs} copies; give one for each, or a single number")
