@@ -31,6 +31,7 @@ from steadyrl import (
     RecordFairStatistics,
     Settings,
     StaggerController,
+    StaggeredStart,
     StaggeredVectorEnv,
     audit_log,
     collect_episodes,
@@ -564,6 +565,9 @@ def nested(depth):
         (lambda: find_drift([3, 4, 5] * 20, false_alarms=1e-300), "permutations"),
         (lambda: collect_samples("CartPole-v1", "uniform", 2, [3], checkpoint="x" * 5000), "checkpoint"),
         (lambda: evaluate("CartPole-v1", torch.nn.Linear(2, 2), steps=9), "module Linear cannot act"),
+        (lambda: PerturbedStarts(Dice(), 0.5, null_observation=range(10**12)), "takes too much memory"),
+        (lambda: LearningProcess.from_mdp(range(10**12), [0], [1], terminal=[0]), "takes too much memory"),
+        (lambda: StaggeredStart(Dice(), 3, autoreset_mode=NoRepr()), "autoreset_mode"),
         (lambda: TorchStagger(2).step(torch.ones(2).to_sparse()), "dense"),
         (lambda: TorchFairStatistics(2).update(torch.ones(2), torch.ones(2, dtype=torch.complex64)), "real numbers"),
         (lambda: TorchFairStatistics(2).update(torch.ones(2, device="meta"), torch.zeros(2)), "rewards is on meta"),
@@ -573,6 +577,14 @@ def test_calls_that_a_fuzzer_found_end_in_a_sentence(call, words):
     with pytest.raises(SteadyrlError, match=words) as caught:
         call()
     assert len(str(caught.value)) < 1000
+
+
+def test_a_checkpoint_may_be_named_in_bytes_and_a_memory_may_be_endless(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert len(collect_episodes("CartPole-v1", "uniform", 2, backend="serial", checkpoint=b"kept")) == 2
+    statistics = FairStatistics(2, same_step=True, memory=1e308)
+    statistics.update_many([[1.0, 2.0]] * 3, [[True, True]] * 3)
+    assert statistics.report().mean_return.value == 1.5
 
 
 def test_statistics_take_tensors_with_gradients_and_of_few_bits():

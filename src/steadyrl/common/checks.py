@@ -154,6 +154,9 @@ def check_rng(rng: Any, error: type[SteadyrlError]) -> np.random.Generator:
     return rng
 
 
+_MOST_ENTRIES = 10**8  # of a range that is made an array
+
+
 def plain_array(what: str, given: Any, error: type[SteadyrlError]) -> NDArray[Any]:
     """Return the value as a numpy array, or raise `error` if doing so would lose a mask, a gradient or sparsity."""
     if sp.issparse(given):
@@ -162,6 +165,10 @@ def plain_array(what: str, given: Any, error: type[SteadyrlError]) -> NDArray[An
         raise error(
             f"{what} is a masked array, whose masked entries have no value here; give {what}.filled(value), or "
             f"{what}.compressed()"
+        )
+    if isinstance(given, range) and len(given) > _MOST_ENTRIES:
+        raise error(
+            f"{what} is {shown(given)}, which has {len(given):,} entries; an array of them takes too much memory"
         )
     if getattr(given, "requires_grad", False) is True:
         raise error(

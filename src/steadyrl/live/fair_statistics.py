@@ -172,7 +172,7 @@ class FairStatistics:
         values = np.where(ages > 0, values, 0.0)
         self._check_block(ages, values, over)
         memory, nobody = math.inf if self.memory is None else self.memory, np.zeros_like(over)
-        most = len(over) if math.isinf(memory) else max(int(_LARGEST_POWER * memory), 1)
+        most = max(int(min(_LARGEST_POWER * memory, len(over))), 1)
         for first in range(0, len(over), most):  # weights grow by exp(steps / memory)
             part = slice(first, first + most)
             parts = (ages[part], values[part], over[part], over[part], nobody[part])

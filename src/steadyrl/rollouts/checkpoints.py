@@ -48,7 +48,7 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | os.PathLike[str], manifest: Mapping[str, Any], *, resume: bool) -> None:
-        self.path = Path(path)
+        self.path = Path(os.fsdecode(path))
         self.damage: list[str] = []
         """What was found to be damaged in the file, in sentences."""
         self._places: dict[int, tuple[int, int]] = {}

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from steadyrl.common.checks import shown
 from steadyrl.errors import PolicyError
 
 
@@ -29,8 +30,8 @@ def batch_actor(policy: Any, action_space: Any, rng: np.random.Generator) -> Cal
     if callable(policy):
         return _checked(policy, action_space)
     raise PolicyError(
-        f"policy is {policy!r}; it must have act(observations, rng), be a function of the observations, or be None for "
-        "random actions"
+        f"policy is {shown(policy)}; it must have act(observations, rng), be a function of the observations, or be "
+        "None for random actions"
     )
 
 

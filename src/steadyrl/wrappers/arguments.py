@@ -37,7 +37,7 @@ def as_element(space: spaces.Space[Any], value: Any) -> Any:
     if isinstance(space, spaces.Tuple) and isinstance(value, list | tuple) and len(value) == len(space.spaces):
         return tuple(as_element(part, one) for part, one in zip(space.spaces, value, strict=True))
     if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary) and isinstance(
-        value, list | tuple | int | float
+        value, list | tuple | range | int | float
     ):
         try:
             return plain_array("null_observation", value, WrapperError).astype(space.dtype)

@@ -98,7 +98,7 @@ class StaggeredStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
 def _as_mode(mode: AutoresetMode | str) -> AutoresetMode:
     try:
         return AutoresetMode(mode)
-    except (ValueError, TypeError) as error:
+    except Exception as error:  # an enumeration asks what it does not know for its repr
         known = [known.value for known in AutoresetMode]
         raise WrapperError(
             f"autoreset_mode is {shown(mode)}; it must be one of {known}, the mode of the vector environment around"
