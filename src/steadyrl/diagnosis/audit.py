@@ -14,6 +14,7 @@ is that for the mean return per step of episodes that lasted longer than they ha
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from dataclasses import dataclass
@@ -223,7 +224,7 @@ def audit_log(
     middle = np.array([_mean_rate(rates, found.length > end[-1] - last) for last in found.last])
     tails = _Tails(found, middle)
     ends = [np.full(found.num_envs, side) for side in (rates.min(), rates.max())]
-    curves = [_Fair(found, window, memory, level, rest).curve(times, tails) for rest in (middle, *ends)]
+    curves = _Fair(found, window, memory, level, tails).curves(times, [middle, *ends])
     fair = curves[0]
     bounds = np.stack([np.minimum.reduce([c[0] for c in curves]), np.maximum.reduce([c[0] for c in curves])])
     return Audit(
@@ -257,27 +258,41 @@ def _trailing_means(values: Array, finished: Counts, window: int) -> Array:
 
 
 class _Fair:
-    """The fair mean at given times; `rest` is the return per step of each environment's episode that is not logged."""
+    """The fair mean at given times."""
 
-    def __init__(self, log: EpisodeLog, window: int, memory: float | None, level: float, rest: Array) -> None:
-        self._log, self._window, self._memory, self._level, self._rest = log, window, memory, level, rest
+    def __init__(self, log: EpisodeLog, window: int, memory: float | None, level: float, tails: _Tails) -> None:
+        self._log, self._window, self._memory, self._level, self._tails = log, window, memory, level, tails
         self._quantile = NormalDist().inv_cdf(0.5 + level / 2)
         order = np.lexsort((log.start, log.env))
         first = np.searchsorted(log.env[order], np.arange(log.num_envs + 1))
         self._of = [order[first[i] : first[i + 1]] for i in range(log.num_envs)]
 
-    def curve(self, times: Counts, tails: _Tails) -> Array:
-        """Return [5, times]: value, low, high, mean length, unresolved."""
+    def curves(self, times: Counts, rests: list[Array]) -> list[Array]:
+        """Return [5, times] (value, low, high, mean length, unresolved) for each of `rests`.
+
+        `rests` are guesses of the return per step of each environment's episode that is not logged. Up to the first of
+        these episodes they make no difference.
+        """
         given = None if self._memory is None or math.isinf(self._memory) else self._memory
         statistics = FairStatistics(self._log.num_envs, same_step=self._log.same_step, memory=given)
-        done, rows = 0, []
-        for time in times.tolist():
-            self._advance(statistics, done, time)
+        moments = times.tolist()
+        alike = int(np.searchsorted(times, self._log.last.min(), side="right"))
+        begun = self._rows(statistics, 0, moments[:alike], rests[0])
+        done = moments[alike - 1] if alike else 0
+        return [
+            np.array([*begun, *self._rows(copy.deepcopy(statistics), done, moments[alike:], rest)], dtype=float).T
+            for rest in rests
+        ]
+
+    def _rows(self, statistics: FairStatistics, done: int, times: list[int], rest: Array) -> list[tuple[float, ...]]:
+        rows: list[tuple[float, ...]] = []
+        for time in times:
+            self._advance(statistics, done, time, rest)
             done, report = time, statistics.report(self._level)
             value, length, share = report.mean_return.value, report.mean_gymnasium_length.value, report.unresolved
             low, high = value - report.mean_return.low, report.mean_return.high - value
             if share > 0:  # in the place of an extrapolation, later episodes are known
-                more, longer = tails.after(report.oldest_age)
+                more, longer = self._tails.after(report.oldest_age)
                 # The share has an error of its own: a binomial one, of as many episodes as environments.
                 apart = self._quantile * abs(more) * math.sqrt(max(share * (1 - share), 0.0) / self._log.num_envs)
                 low = high = math.hypot(min(low, high), apart)
@@ -286,28 +301,27 @@ class _Fair:
             rows.append((value, value - low, value + high, length, share))
             if self._memory is None:
                 statistics.memory = tracking_memory(self._window, self._log.num_envs, length)
-        found: Array = np.array(rows, dtype=float).T
-        return found
+        return rows
 
-    def _advance(self, statistics: FairStatistics, done: int, time: int) -> None:
+    def _advance(self, statistics: FairStatistics, done: int, time: int, rest: Array) -> None:
         size = max(_BLOCK // self._log.num_envs, 1)
         for begin in range(done, time, size):
-            statistics.update_many(*self._block(begin, min(begin + size, time)))
+            statistics.update_many(*self._block(begin, min(begin + size, time), rest))
 
-    def _block(self, begin: int, until: int) -> tuple[Array, NDArray[np.bool_]]:
+    def _block(self, begin: int, until: int, rest: Array) -> tuple[Array, NDArray[np.bool_]]:
         """Return rewards and ends of all environments in the steps begin + 1, ..., until."""
         log, shape = self._log, (until - begin, self._log.num_envs)
         rewards, ended = np.zeros(shape), np.zeros(shape, dtype=bool)
         time = np.arange(begin, until)
         for env, mine in enumerate(self._of):
             if not len(mine):  # its first episode never ended in the log
-                rewards[:, env] = self._rest[env]
+                rewards[:, env] = rest[env]
                 continue
             start, length = log.start[mine], log.length[mine]
             at = np.maximum(np.searchsorted(start, time, side="right") - 1, 0)
             age = time - start[at] + 1  # beyond the length in a reset, and in the last episode, which is not logged
             last = int(start[-1] + length[-1])
-            rewards[:, env] = np.where(time >= last, self._rest[env], log.returns[mine][at] / length[at])
+            rewards[:, env] = np.where(time >= last, rest[env], log.returns[mine][at] / length[at])
             ended[:, env] = age == length[at]
         return rewards, ended
 
