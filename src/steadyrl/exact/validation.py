@@ -43,7 +43,11 @@ def square_matrices(transitions: Any) -> tuple[list[Any], float]:
             f"transitions is one sparse matrix of shape {transitions.shape}; give one per action, in a list"
         )
     try:
-        given = [m if sp.issparse(m) else plain_array("transitions", m, ProcessError) for m in transitions]
+        given: list[Any] = []
+        for matrix in transitions:
+            given.append(matrix if sp.issparse(matrix) else plain_array("transitions", matrix, ProcessError))
+            if len(given[-1].shape) != 2:  # found below; there may be no end of them
+                break
         single = any(matrix.dtype in (np.float32, np.float16) for matrix in given)
         if any(matrix.dtype.kind not in "biuf" for matrix in given):
             raise TypeError("they are not real numbers")
