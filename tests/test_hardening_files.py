@@ -3,7 +3,11 @@
 Every test here failed, or could not have been written, before the fault that it names was mended.
 """
 
+import argparse
+import collections
+import dataclasses
 import functools
+import importlib
 import io
 import json
 import os
@@ -17,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 from scripted import Dice, same
@@ -238,6 +243,97 @@ def test_another_factory_or_policy_is_not_resumed(tmp_path, then, now):
     assert refused.returncode == 1
     assert "is of another run (" in refused.stderr
     assert run_script(tmp_path, "a", **then, resume=True)[1].returncode == 0
+
+
+@dataclasses.dataclass
+class Size:
+    wide: int
+
+
+def _reading(value, **more):
+    """Return a function of a script that reads one global value."""
+    return eval("lambda: read", {"read": value, "__name__": "__main__", **more})
+
+
+def _class_with(value):
+    class Made:
+        part = value
+
+    return Made
+
+
+def _cached(number):
+    @functools.lru_cache
+    def inner():
+        return number
+
+    return inner
+
+
+def _class_inside(number):
+    class Inner:
+        size = number
+
+    return Inner
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda n: _reading(argparse.Namespace(n=n)),
+        lambda n: _reading(Size(n)),
+        lambda n: _reading(functools.partial(dict, n=n)),
+        lambda n: _reading(_cached(n)),
+        lambda n: _reading(collections.deque([n])),
+        lambda n: _reading(torch.full((2,), float(n))),
+        lambda n: _class_with(frozenset([n])),
+        lambda n: _class_with(_class_inside(n)),
+        lambda n: _class_with(Size(n)),
+    ],
+)
+def test_what_a_factory_reads_enters_its_fingerprint(kind):
+    assert fingerprint(kind(1)) == fingerprint(kind(1))
+    assert fingerprint(kind(1)) != fingerprint(kind(2))
+
+
+def test_what_a_factory_reads_from_a_module_of_ones_own_enters_its_fingerprint(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_settings.py").write_text(
+        "import types\nCONF = types.SimpleNamespace(v=1)\ndef read(): return CONF.v"
+    )
+    own = importlib.import_module("own_settings")
+    by_name = eval("lambda: own.CONF.v", {"own": own, "__name__": "__main__"})
+    before = fingerprint(by_name), fingerprint(_reading(own.read))
+    own.CONF.v = 2
+    after = fingerprint(by_name), fingerprint(_reading(own.read))
+    assert before[0] != after[0]
+    assert before[1] != after[1]
+
+
+class Wandering(Dice):
+    """Changes the working directory, as some simulators do to find their files."""
+
+    def __init__(self):
+        super().__init__()
+        os.chdir("/")
+
+
+def test_an_environment_that_changes_the_directory_does_not_move_the_result(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = collect_episodes(Wandering, "uniform", 3, backend="serial", out="found.npz", checkpoint="found.partial")
+    assert same(Episodes.load(tmp_path / "found.npz"), found)
+    assert not (tmp_path / "found.partial").exists()
+
+
+def test_the_error_of_a_constructor_is_told_for_ids_with_a_package(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_package.py").write_text(
+        "import gymnasium\n"
+        "def make(mode): raise ValueError('no such mode')\n"
+        "gymnasium.register('Own-v0', entry_point=make)\n"
+    )
+    with pytest.raises(RolloutError, match=r"ValueError: no such mode.*it takes mode"):
+        collect_episodes("own_package:Own-v0", "uniform", 2, make_arguments={"mode": 1}, backend="serial")
 
 
 def test_fingerprints_are_of_content():

@@ -1,9 +1,9 @@
 """Identity by content: what tells two environment factories, or two policies, apart.
 
-The fingerprint of a function is made of its code, its defaults, what it closes over and the plain values that it reads
-from its module; that of an object is made of its class and its state. Memory addresses, file names and line numbers do
-not enter, so the same script gives the same fingerprint in every process, and another lambda, or the same class with
-other parameters, gives another one.
+The fingerprint of a function is made of its code, its defaults, what it closes over and what it reads from its module
+and from others that are not installed packages; that of an object is made of its class and its state. Memory addresses,
+file names and line numbers do not enter, so the same script gives the same fingerprint in every process, and another
+lambda, or the same class with other parameters, gives another one.
 
 Where content does not say it all (a simulator behind a handle, state that changes while it acts), an attribute
 `steadyrl_identity` of the object, any text, is used instead of its content.
@@ -13,14 +13,28 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import sys
+import sysconfig
 import types
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 _SCALARS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented))
 _DEEPEST = 100
+_OF_EVERY_CLASS = (
+    "__module__",
+    "__doc__",
+    "__firstlineno__",
+    "__static_attributes__",
+    "__dict__",
+    "__weakref__",
+    "__annotations__",
+    "_abc_impl",
+)
+_SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _GENERATORS = ("_np_random", "_np_random_seed")  # of Gymnasium's spaces: seeded by chance, reseeded before use
 
 
@@ -109,6 +123,8 @@ def _children(value: Any) -> Iterator[Any]:
         yield from _of_cell(value)
     elif isinstance(value, functools.partial):
         yield from (value.func, value.args, value.keywords)
+    elif callable(getattr(value, "__wrapped__", None)):  # a cached function
+        yield from (type(value).__qualname__, value.__wrapped__)
     elif isinstance(value, set | frozenset):
         yield sorted(map(fingerprint, value))
     elif isinstance(value, tuple | list) and type(value) in (tuple, list):
@@ -129,18 +145,27 @@ def _of_mapping(value: Mapping[Any, Any]) -> Iterator[Any]:
 
 
 def _of_function(function: types.FunctionType) -> Iterator[Any]:
-    """Yield a function's code and the values that it was made with."""
+    """Yield a function's code, the values that it was made with, and what it reads from its module."""
     yield from (function.__module__, function.__qualname__, function.__code__)
     yield from (function.__defaults__, function.__kwdefaults__, function.__closure__)
-    for name in sorted(set(_names(function.__code__)) & function.__globals__.keys()):
-        value = function.__globals__[name]
-        here = getattr(value, "__module__", None) == function.__module__
-        if isinstance(value, types.FunctionType | type):
-            yield from (name, value if here and _is_own(function.__module__) else readable_name(value))
-        elif isinstance(value, types.ModuleType):
-            yield from (name, value.__name__)
-        elif isinstance(value, (*_SCALARS, tuple, list, dict, set, frozenset, np.ndarray, np.generic)):
-            yield from (name, value)
+    names = sorted(set(_names(function.__code__)))
+    for name in names:
+        if name in function.__globals__:
+            yield from (name, *_read(function.__globals__[name], names))
+
+
+def _read(value: Any, names: list[str]) -> Iterator[Any]:
+    """Yield what a function sees that reads a value: of libraries, which have versions, the name alone."""
+    if isinstance(value, types.FunctionType | type):
+        yield value if _is_own(value.__module__) else readable_name(value)
+    elif isinstance(value, types.ModuleType):
+        yield value.__name__
+        if _is_own(value.__name__):
+            for name in names:
+                if name in vars(value) and not isinstance(vars(value)[name], types.ModuleType):
+                    yield from (name, *_read(vars(value)[name], names))
+    else:
+        yield value
 
 
 def _of_class(kind: type) -> Iterator[Any]:
@@ -151,10 +176,8 @@ def _of_class(kind: type) -> Iterator[Any]:
         for name, part in sorted(vars(kind).items()):
             part = getattr(part, "__func__", part)  # what a staticmethod or a classmethod wraps
             part = part.fget if isinstance(part, property) else part
-            if isinstance(part, (types.FunctionType, *_SCALARS, tuple, list, dict, np.ndarray)) and (
-                name not in ("__module__", "__doc__", "__firstlineno__", "__dict__", "__weakref__")
-            ):
-                yield from (name, part)
+            if name not in _OF_EVERY_CLASS and not isinstance(part, _SLOTS):
+                yield from (name, *_read(part, []))
 
 
 def _of_code(code: types.CodeType) -> Iterator[Any]:
@@ -196,5 +219,19 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _is_own(module: str | None) -> bool:
-    """Whether a module is a script or a notebook, whose content no version tells."""
-    return module in ("__main__", "__mp_main__")
+    """Whether a module is a script, a notebook or a file beside them, whose content no version tells."""
+    if module in ("__main__", "__mp_main__"):
+        return True
+    found = sys.modules.get(module or "")
+    file = getattr(found, "__file__", None)
+    if file is None or (module or "").split(".")[0] == "steadyrl":
+        return False
+    path = Path(file)
+    installed = {"site-packages", "dist-packages"} & set(path.parts)
+    return not installed and not any(path.is_relative_to(folder) for folder in _libraries())
+
+
+@functools.cache
+def _libraries() -> tuple[str, ...]:
+    """Return the folders of installed packages and of Python itself."""
+    return tuple({path for name, path in sysconfig.get_paths().items() if "lib" in name or "pack" in name})

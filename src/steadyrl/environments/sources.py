@@ -157,10 +157,14 @@ def _arguments_line(id_or_spec: Any, name: str, arguments: Mapping[str, Any], er
 
 
 def _constructor_arguments(id_or_spec: Any) -> list[str]:
-    spec = gymnasium.spec(id_or_spec) if isinstance(id_or_spec, str) else id_or_spec
-    entry: Any = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    """Return the names of what a constructor takes; none if that cannot be found out."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [found.name for found in inspect.signature(entry).parameters.values() if found.kind in kinds]
+    try:  # the module in module:Name-v0 has been imported
+        spec = gymnasium.spec(id_or_spec.rpartition(":")[2]) if isinstance(id_or_spec, str) else id_or_spec
+        entry: Any = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+        return [found.name for found in inspect.signature(entry).parameters.values() if found.kind in kinds]
+    except Exception:
+        return []
 
 
 def _import_bullet() -> None:

@@ -101,8 +101,9 @@ def collect_episodes(
     if observation_sums is not None:
         check_flag("observation_sums", observation_sums, RolloutError)
     work = EpisodeWork(int(episodes), observation_sums is not False, trajectories)
+    keeping = Keeping(checkpoint, resume, out).in_place()
     plan = make_plan(environment, policy, work, options)
-    return run_episodes(plan, observation_sums, Keeping(checkpoint, resume, out), progress)
+    return run_episodes(plan, observation_sums, keeping, progress)
 
 
 def run_episodes(
@@ -203,6 +204,7 @@ def collect_samples(
     if perturbation is not None and not isinstance(perturbation, Perturbation):
         raise RolloutError(f"perturbation is {shown(perturbation)}; it must be a Perturbation, as in Perturbation(0.9)")
     work = SampleWork(int(rollouts), _as_times(times), perturbation, int(episodes))
+    keeping = Keeping(checkpoint, resume, out).in_place()
     plan = make_plan(environment, policy, work, options)
     more: dict[str, Any] = {"perturbation": perturbation} if perturbation is not None else {}
     more |= {"episodes": int(episodes)} if episodes != 1 else {}
@@ -211,7 +213,6 @@ def collect_samples(
     call = samples_call(plan.task, plan.policy, limit, total=work.total, times=work.times, jumps=jumps, more=more)
     kind = {"kind": "samples", "total": work.total, "times": list(work.times), "perturbation": repr(perturbation)}
     kind |= {"command": call}
-    keeping = Keeping(checkpoint, resume, out)
     if jumps:
         keeping.check()
         found = jump_blocks(plan, work, call)

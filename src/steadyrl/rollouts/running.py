@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TextIO, TypeVar
 
 import numpy as np
@@ -51,6 +51,14 @@ class Keeping:
     checkpoint: str | os.PathLike[str] | None = None
     resume: bool = False
     out: str | os.PathLike[str] | None = None
+
+    def in_place(self) -> Keeping:
+        """Return the same files by names that hold wherever an environment changes to (os.chdir)."""
+        found = [
+            path if path is None else os.path.abspath(as_path(name, path, RolloutError))
+            for name, path in (("checkpoint", self.checkpoint), ("out", self.out))
+        ]
+        return replace(self, checkpoint=found[0], out=found[1])
 
     def check(self) -> None:
         """Raise RolloutError if the files could not be written at the end, before anything is run for them."""
