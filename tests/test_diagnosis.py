@@ -37,6 +37,7 @@ KEYS = {
     "period",
     "mixing_time",
     "perturbed_mixing_time",
+    "seen_ages",
     "recommendation",
     "strategies",
 }

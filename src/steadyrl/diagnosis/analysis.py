@@ -21,8 +21,11 @@ from steadyrl.diagnosis.collection import gather
 from steadyrl.diagnosis.mcmc import Convergence, convergence
 from steadyrl.diagnosis.observed import slowest_means
 from steadyrl.diagnosis.result import FEWEST, Diagnosis
+from steadyrl.diagnosis.seen_ages import SeenAges, seen_ages
 from steadyrl.diagnosis.stopping import PRECISION, band_steps, enough_episodes, is_sure
 from steadyrl.diagnosis.wording import (
+    NOT_FINITE,
+    NOT_TOLD,
     SEVERAL,
     drifting_list,
     few_episodes,
@@ -195,6 +198,7 @@ def analyse(
         time = confidence.mixing_time.value
         marginals = slowest_means(gathered.groups, lengths.mean, time, paper, tolerance)
     opinion, missing = _opinion(gathered)
+    seen, unseen = _seen_ages(gathered, 0 if seed is None else seed)
     sure = is_sure(found, confidence, n_steps)
     return Diagnosis(
         environment=gathered.environment,
@@ -213,6 +217,8 @@ def analyse(
         truncated=gathered.truncated_share,
         marginals=marginals,
         convergence=opinion,
+        seen_ages=seen,
+        unseen_ages=unseen,
         warnings=(*_warnings(gathered, confidence, sure, ended_when_sure and sure), *missing),
         selection=selection,
         sure=sure,
@@ -243,6 +249,19 @@ def _opinion(gathered: EpisodeRecords) -> tuple[Convergence | None, tuple[str, .
         return convergence(gathered.streams[:, :, :32]), ()
     except MissingExtraError as error:
         return None, (str(error),)
+
+
+def _seen_ages(gathered: EpisodeRecords, seed: int) -> tuple[SeenAges | None, str]:
+    """Return how much of the age shows in observations, or None and why it cannot be told."""
+    if gathered.aged is None:
+        return None, gathered.not_aged
+    if not np.isfinite(gathered.aged[0]).all():
+        return None, NOT_FINITE
+    try:
+        found = seen_ages(*gathered.aged, seed=seed)
+    except MissingExtraError as error:
+        return None, f"not known: {error}"
+    return found, "" if found is not None else NOT_TOLD
 
 
 def _warnings(

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from steadyrl.diagnosis.seen_ages import sample_steps
 from steadyrl.errors import RolloutError
 from steadyrl.lengths.age_sums import AgeSums
 from steadyrl.lengths.records import EpisodeRecords
@@ -27,6 +28,7 @@ FIRST = 512
 """Number of episodes in the first round; every later round doubles the total."""
 _GROUPS = 16  # groups of episodes in a round
 _STREAMS = 16  # streams for R-hat and effective sample size
+_WIDE = 1000  # observed values up to which ages are looked for in observations
 _ROOM = 20_000_000  # observed numbers kept at once
 _SEEDS = 1_000_003  # apart, so that rounds of neighbouring seeds do not meet
 
@@ -53,6 +55,7 @@ def gather(
     parts: list[Episodes] = []
     groups: list[AgeSums] = []
     streams: Array | None = None
+    aged: tuple[Array, NDArray[np.int64], NDArray[np.int64]] | None = None
     have = 0
     size = plan.task.observations.size
     while have < at_most:
@@ -66,6 +69,9 @@ def gather(
         if part.trajectories is not None:
             groups.extend(AgeSums.split(part.lengths, part.trajectories.observations, _GROUPS))
             streams = concatenate(part.trajectories, _STREAMS) if streams is None else streams
+            if aged is None and size <= _WIDE:
+                rng = np.random.default_rng([seed, 8])
+                aged = sample_steps(part.lengths, part.trajectories.observations, rng=rng)
         parts.append(_slim(part))
         have += wanted
         if enough(np.concatenate([p.lengths for p in parts])):
@@ -78,6 +84,8 @@ def gather(
         truncated=np.concatenate([part.truncated for part in parts]),
         groups=tuple(groups),
         streams=streams,
+        aged=aged,
+        not_aged="" if aged is not None else _too_wide(size),
         time_limit=plan.description.max_episode_steps,
         sb3=isinstance(plan.task.policy, Sb3Policy),
         skipped=len(failures),
@@ -100,6 +108,10 @@ def concatenate(trajectories: Trajectories, num_envs: int) -> Array | None:
     steps = min(int(ends[part[-1] + 1] - ends[part[0]]) for part in parts)
     steps = min(steps, 5000)
     return np.array([trajectories.observations[ends[part[0]] : ends[part[0]] + steps] for part in parts])
+
+
+def _too_wide(size: int) -> str:
+    return f"not looked for: an observation has {size:,} values, and at most {_WIDE:,} are searched"
 
 
 def _fits(parts: list[Episodes], size: int) -> int:

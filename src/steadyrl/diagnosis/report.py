@@ -63,6 +63,7 @@ def render(found: Diagnosis, *, command: str = "") -> str:
 {hint}
 {_rows(wording.rows(found) + ([("how sure", wording.how_sure(found))] if found.enough else []))}
 <p class="soft">{escape(wording.MONITOR)}</p>
+{f'<p class="soft" id="ages">{escape(wording.seen_ages_text(found))}</p>' if found.seen_ages and found.enough else ""}
 <h2>Episode lengths</h2>
 <figure id="lengths"></figure>
 {_curves(found) if found.enough else ""}

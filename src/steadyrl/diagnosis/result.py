@@ -14,6 +14,7 @@ from steadyrl.common.intervals import Interval
 from steadyrl.common.storage import plain
 from steadyrl.diagnosis.mcmc import Convergence
 from steadyrl.diagnosis.observed import Marginals
+from steadyrl.diagnosis.seen_ages import LARGE, SMALL, STUDY, SeenAges
 from steadyrl.lengths.confidence import LengthsConfidence
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.lengths.strategies import Recommendation, Strategy
@@ -64,6 +65,10 @@ class Diagnosis:
     """Means over time of the observed values that settle last; None without observations."""
     convergence: Convergence | None = None
     """R-hat and effective sample size; None without observations."""
+    seen_ages: SeenAges | None = None
+    """How much of the age shows in an observation; None without observations, or where it cannot be told."""
+    unseen_ages: str = ""
+    """Why it cannot be told; empty if it can, or if there are no observations."""
     warnings: tuple[str, ...] = ()
     """Sentences on where the analysis does not hold, or not well."""
     selection: str = ""
@@ -118,6 +123,20 @@ class Diagnosis:
         """Whether environments start in lockstep, but leave it so soon that nothing needs to be done."""
         return self.phase_locked and self.recommendation.strategy == "nothing"
 
+    @property
+    def expected_to_matter(self) -> str | None:
+        """Whether learning is expected to feel lockstep: "yes", "little" or "no"; None where nobody can tell.
+
+        "no" needs no evidence where nothing needs to be done about it. Otherwise it takes the study of learning
+        (`seen_ages.STUDY`) to have shown that the distance in observations tells gains beforehand.
+        """
+        if self.enough and self.recommendation.strategy == "nothing":
+            return "no"
+        if not self.enough or self.seen_ages is None or STUDY != "yes":
+            return None
+        distance = self.seen_ages.distance.value
+        return "yes" if distance >= LARGE else "little" if distance >= SMALL else "no"
+
     def __repr__(self) -> str:
         from steadyrl.diagnosis.wording import verdict
 
@@ -164,6 +183,7 @@ class Diagnosis:
                     "high": perturbed.high,
                     "epsilon": self.epsilon,
                 },
+                "seen_ages": self._seen_ages_json(),
                 "recommendation": advice,
                 "strategies": [
                     {**_strategy_json(way, mean.value), "code": self.code_of(way)}
@@ -173,6 +193,21 @@ class Diagnosis:
             }
         )
         return result
+
+    def _seen_ages_json(self) -> dict[str, Any] | None:
+        seen = self.seen_ages
+        if seen is None:
+            return None
+        return {
+            "accuracy": seen.accuracy,
+            "chance": seen.chance,
+            "groups": seen.groups,
+            "observations": seen.observations,
+            "distance": {"value": seen.distance.value, "low": seen.distance.low, "high": seen.distance.high},
+            "bound": seen.bound,
+            "expected_to_matter": self.expected_to_matter,
+            "study": STUDY,
+        }
 
 
 def _centred(found: Interval) -> Interval:

@@ -28,9 +28,18 @@ Array = NDArray[np.float64]
 
 GROUPS = 8
 """Groups of ages that are told apart."""
+STUDY = "incomplete"
+"""Whether the distance in observations told beforehand where staggering helped, in the study of learning
+(docs/evidence.md): "incomplete" until all its runs are there, then "yes" or "no". It is the entry "verdict" of
+"prediction" in benchmarks/learning/results.json, which protocol.md defines, and benchmarks/learning/analysis.py writes
+it here; tests/test_evidence.py holds the two together."""
+LARGE, SMALL = 0.2, 0.05
+"""Distances in observations from which lockstep is expected to matter, and to matter a little, if STUDY is "yes"; they
+were fixed in protocol.md before any gain was known."""
 _FOLDS = 3
 _MOST = 6000  # observations that are used
 _RESAMPLES = 400
+_LARGEST = float(np.finfo(np.float32).max)  # the trees compute with 32 bits
 
 
 @dataclass(frozen=True)
@@ -43,8 +52,10 @@ class SeenAges:
     """The same for the ages themselves, which no estimate exceeds: 1 - 1/groups."""
     accuracy: float
     """Share of held-out observations whose group of ages is told correctly."""
+    chance: float
+    """The accuracy without looking: the share of the largest group."""
     groups: int
-    """Number of groups of ages; guessing has the accuracy 1/groups."""
+    """Number of groups of ages."""
     observations: int
     """Number of observations that were used."""
 
@@ -78,6 +89,7 @@ def seen_ages(observations: Any, ages: Any, episodes: Any, *, groups: int = GROU
     rows, age, episode = _checked(observations, ages, episodes)
     wanted = whole_number("groups", groups, LengthsError, least=2)
     seed = check_seed(seed, LengthsError)
+    rows = np.clip(rows, -_LARGEST, _LARGEST)
     rng = np.random.default_rng([seed, 7])
     if len(age) > _MOST:
         chosen = rng.choice(len(age), _MOST, replace=False)
@@ -95,7 +107,34 @@ def seen_ages(observations: Any, ages: Any, episodes: Any, *, groups: int = GROU
     resampled = [_distance(np.tensordot(weight, counts, axes=1)) for weight in weights.astype(np.float64)]
     low, high = np.quantile(resampled, (0.05, 0.95))
     interval = Interval(value, float(min(low, value)), float(max(high, value)))
-    return SeenAges(interval, 1 - 1 / count, float(told.mean()), count, len(age))
+    chance = float(np.bincount(group).max() / len(group))
+    return SeenAges(interval, 1 - 1 / count, float(told.mean()), chance, count, len(age))
+
+
+def sample_steps(
+    lengths: NDArray[np.int64], observations: Array, *, rng: np.random.Generator
+) -> tuple[Array, NDArray[np.int64], NDArray[np.int64]]:
+    """Return observations, ages and episodes of steps drawn from complete episodes, every step with the same chance.
+
+    Terminal observations are left out, since no action is taken there.
+
+    Args:
+        lengths: [e], the number of actions in each episode.
+        observations: [sum of lengths + 1, d], all observations of one episode after the other, terminal ones included.
+        rng: Random generator.
+
+    Example:
+        >>> rows, ages, episodes = sample_steps(
+        ...     np.array([2, 1]), np.arange(5.0)[:, None], rng=np.random.default_rng(0)
+        ... )
+        >>> rows.ravel().tolist(), ages.tolist(), episodes.tolist()
+        ([0.0, 1.0, 3.0], [1, 2, 1], [0, 0, 1])
+    """
+    ends = np.cumsum(lengths)
+    step = np.arange(ends[-1]) if ends[-1] <= _MOST else np.sort(rng.choice(ends[-1], _MOST, replace=False))
+    episode = np.searchsorted(ends, step, side="right")
+    ages = step - (ends - lengths)[episode] + 1
+    return observations[step + episode], ages, episode  # earlier episodes have one terminal observation each
 
 
 def _groups(ages: NDArray[np.int64], groups: int) -> NDArray[np.int64]:

@@ -9,9 +9,11 @@ import math
 import os
 from collections.abc import Sequence
 
+from steadyrl.common.intervals import Interval
 from steadyrl.common.terminal import clean_line
 from steadyrl.diagnosis.observed import SlowDimension
 from steadyrl.diagnosis.result import FEWEST, Diagnosis
+from steadyrl.diagnosis.seen_ages import STUDY
 from steadyrl.lengths.drift import FALSE_ALARMS, Drift
 from steadyrl.lengths.strategies import RANKING as RANKING
 from steadyrl.lengths.strategies import Strategy
@@ -32,9 +34,12 @@ MONITOR = (
     "its number for the same batches is therefore lower than the one given here."
 )
 """Why the live monitor shows other numbers."""
+NOT_FINITE = "not looked for: some observations are infinite or not a number"
+NOT_TOLD = "not looked for: there are fewer than six episodes, or all ages are the same"
 _RANDOM = {"uniform": "a random policy", "gaussian": "a random policy (a Gaussian network)"}
 SEVERAL = "several"
 """Name of the policy of a log that mixes several."""
+_LEVEL = 0.9  # of the interval of a distance of observations
 _LISTED = 3  # files that are named in a sentence
 PAPER_STRATEGIES = ("one-step-epsilon", "recursive-epsilon")
 """Names of the strategies that only the paper needs."""
@@ -137,17 +142,54 @@ def rows(found: Diagnosis) -> list[tuple[str, str]]:
     result.append(("first batches", _batches(found)))
     if found.marginals is not None:
         slow = ", ".join(f"[{d.index}] {_settles(d.settles, mean)}" for d in found.marginals.dimensions[:2])
-        result.append(("slowest values", f"the mean of observation[i] settles after (in mean lengths): {slow}"))
+        result.append(("slow observations", f"means settle after (in mean lengths): {slow}"))
+    result += age_rows(found)
     if found.convergence is not None:
         seen = found.convergence
         result.append(
             (
                 "second opinion",
-                f"R-hat {seen.r_hat:.3f}, {seen.effective_samples:,.0f} effective samples of {seen.samples:,} "
+                f"R-hat {seen.r_hat:.3f}, {seen.effective_samples:,.0f} of {seen.samples:,} effective "
                 "(blind to lockstep)",
             )
         )
     return result
+
+
+def age_rows(found: Diagnosis) -> list[tuple[str, str]]:
+    """Return how much of the age shows in observations, and whether that is expected to matter, as names and text."""
+    seen, name = found.seen_ages, "age observed"
+    if seen is None:
+        return [(name, found.unseen_ages)] if found.unseen_ages else []
+    text = f"{seen.accuracy:.0%} told right (chance {seen.chance:.0%}); distance {_within(seen.distance)}"
+    return [(name, f"{text}, ages {seen.bound:.0%}"), ("expected to matter", matters(found))]
+
+
+def seen_ages_text(found: Diagnosis) -> str:
+    """Return what the row on ages in observations means, in whole sentences; nothing if there is no such row."""
+    seen = found.seen_ages
+    if seen is None:
+        return ""
+    return (
+        f"Age in observations: a forest of trees puts {seen.observations:,} held-out observations into {seen.groups} "
+        f"groups of ages, and is right for {seen.accuracy:.1%} of them; chance is right for {seen.chance:.1%}. The "
+        f"observations of one group are at least {_within(seen.distance)} (total variation, {_LEVEL:.0%} interval) "
+        f"from those of the long run; the ages themselves are {seen.bound:.1%} from it. Where the first number is "
+        "small, a batch in lockstep looks much like a fair one. Whether learning feels it is another question: "
+        f"expected to matter: {matters(found)}."
+    )
+
+
+def matters(found: Diagnosis) -> str:
+    """Return whether learning is expected to feel lockstep, with the evidence behind it."""
+    expected = found.expected_to_matter
+    if found.recommendation.strategy == "nothing":
+        return "no, nothing needs to be done here"
+    if expected is not None:
+        return f"{expected}, by the distance of observations (docs/evidence.md)"
+    if STUDY == "no":
+        return "nobody can tell, no rule was found (docs/evidence.md)"
+    return "nobody can tell yet, the study goes on (docs/evidence.md)"
 
 
 def paper_rows(found: Diagnosis) -> list[tuple[str, str]]:
@@ -321,6 +363,11 @@ def _sure(sure: bool) -> str:
 
 def _lengths(number: float) -> str:
     return f"{number:.3g} mean episode length{'' if f'{number:.3g}' == '1' else 's'}"
+
+
+def _within(distance: Interval) -> str:
+    """Return a distance, which cannot be negative, with the half-width of its interval."""
+    return f"{max(distance.value, 0.0):.0%} ± {(distance.high - distance.low) / 2:.0%}"
 
 
 def _times_of_mean(time: float, mean: float) -> str:

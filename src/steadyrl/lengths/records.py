@@ -48,6 +48,10 @@ class EpisodeRecords:
     """Sums by age for groups of episodes; the scatter between groups gives error bands."""
     streams: Array | None = None
     """[num_envs, steps, d]: observations of consecutive episodes, terminal states included."""
+    aged: tuple[Array, NDArray[np.int64], NDArray[np.int64]] | None = None
+    """A fair sample of steps: their observations [n, d], ages (1 for the first of an episode) and episodes."""
+    not_aged: str = ""
+    """Why there is no such sample; empty if there is, or if nobody looked."""
     time_limit: int | None = None
     """The environment's time limit in actions; None if there is none, or it is unknown."""
     skipped: int = 0
