@@ -1,11 +1,11 @@
 """Thousands of environments: PPO in JAX as it is and with anytime staggering, ten seeds in one program.
 
-    .venv-jax/bin/python benchmarks/learning/parallel.py              makes the cells that are missing (`make testjax` makes
-                                                                      the virtual environment; optax comes with brax)
+    .venv-jax/bin/python benchmarks/learning/parallel.py              makes the cells that are missing
     .venv-jax/bin/python benchmarks/learning/parallel.py --quick      a small cell, as a test of the machinery
 
-`protocol.md` ("Added later") fixes tasks, sizes, measures and predictions. The update is that of `examples/jax_ppo.py`. A
-cell (task, size, arm) is ten rows of parallel.jsonl, beside this script; cells that are there are not made again.
+`make testjax` makes the virtual environment. `protocol.md` ("Added later") fixes tasks, sizes, measures and
+predictions. The update is that of `examples/jax_ppo.py`. A cell (task, size, arm) is ten rows of parallel.jsonl, beside
+this script; cells that are there are not made again.
 """
 
 from __future__ import annotations
@@ -20,20 +20,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1] / "examples"))
-
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")  # one core
 
 import gymnax
 import jax
 import jax.numpy as jnp
-import jax_ppo as ppo
 import optax
 
+import jax_ppo as ppo
 from steadyrl.integrations.jax.gymnax import StaggeredGymnax
 
-OUT = HERE / "parallel.jsonl"
+OUT = Path(__file__).parent / "parallel.jsonl"
 SEEDS = 10
 MOMENTS, EPISODES = 5, 32
 TIME = 1000  # steps of each environment
