@@ -20,7 +20,20 @@ from pathlib import Path
 import steadyrl
 
 DOCS = Path(__file__).parent
-GUIDES = ("diagnose", "cures", "staggering", "fair", "sspg", "rollouts", "scaling", "stacks", "jax", "torch", "league")
+GUIDES = (
+    "diagnose",
+    "evidence",
+    "cures",
+    "staggering",
+    "fair",
+    "sspg",
+    "rollouts",
+    "scaling",
+    "stacks",
+    "jax",
+    "torch",
+    "league",
+)
 """Pages of the section Guides, in order; further pages come after them."""
 ELSEWHERE = ("index", "start", "concepts", "questions", "theory", "map")
 MAP = ("<!-- What follows is written by `python docs/generate.py map`. -->", "<!-- Up to here. -->")

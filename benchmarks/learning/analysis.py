@@ -1,6 +1,9 @@
 """Tables and figures of the study, from its rows alone.
 
-    python benchmarks/learning/analysis.py     writes results.json, results.md beside this script, docs/evidence-*.svg
+    python benchmarks/learning/analysis.py
+
+It writes results.json beside this script, docs/evidence.md and its figures, what README.md and docs/index.md say of it,
+and the verdict that `diagnose` has (`STUDY` in src/steadyrl/diagnosis/seen_ages.py).
 
 The statistics are those that `protocol.md` names. Parts that have no rows yet are left out and named.
 """
@@ -8,16 +11,22 @@ The statistics are those that `protocol.md` names. Parts that have no rows yet a
 from __future__ import annotations
 
 import json
+import re
 import statistics
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from runs import BOTH, FIVE_TASKS, OTHER_ARMS, TASKS
-from scipy.stats import spearmanr, wilcoxon
-from study import HERE, read_rows
+from beside import cells_part, mechanism_part, mechanism_runs, parallel_rows
+from runs import BOTH, FIVE_TASKS, OTHER_ARMS, SEEDS, TASKS, plan
+from scipy.stats import rankdata, spearmanr, wilcoxon
+from scipy.stats import t as student
+from study import HERE, key_of, read_rows
 
 RESAMPLES = 10_000
+SEEN_AGES = HERE.parents[1] / "src" / "steadyrl" / "diagnosis" / "seen_ages.py"
 Row = dict[str, Any]
 
 
@@ -34,6 +43,13 @@ def last(row: Row) -> float:
 def select(rows: list[Row], **wanted: Any) -> dict[int, Row]:
     """Return the rows with these settings by seed."""
     return {row["seed"]: row for row in rows if all(row[name] == value for name, value in wanted.items())}
+
+
+def student_interval(values: Any, level: float = 0.95) -> tuple[float, float]:
+    """Return Student's interval of a mean, for few values, of which a bootstrap interval would be too narrow."""
+    values = np.asarray(values, dtype=float)
+    half = float(student.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
+    return float(values.mean()) - half, float(values.mean()) + half
 
 
 def interval(values: Any, level: float = 0.95) -> tuple[float, float]:
@@ -56,9 +72,10 @@ def paired(one: dict[int, Row], other: dict[int, Row], measure: Callable[[Row], 
         "one": float(np.mean([measure(one[s]) for s in seeds])),
         "other": float(np.mean([measure(other[s]) for s in seeds])),
         "difference": float(differences.mean()),
-        "interval": interval(differences),
+        "interval": (interval if len(seeds) >= len(SEEDS) else student_interval)(differences),
         "p": p,
         "wins": int((differences > 0).sum()),
+        "differences": {str(s): float(d) for s, d in zip(seeds, differences, strict=True)},
     }
 
 
@@ -77,8 +94,8 @@ def reached(row: Row, threshold: float) -> float:
     return next((float(e["steps"]) for e in row["evaluations"] if e["mean"] >= threshold), float("inf"))
 
 
-def main_part(rows: list[Row]) -> dict[str, Any]:
-    """Return the comparison of all tasks, and over tasks."""
+def main_part(rows: list[Row], *, over: bool = True) -> dict[str, Any]:
+    """Return the comparison of all tasks, and (with rliable) over tasks."""
     rows = [row for row in rows if row["part"] == "main"]
     found: dict[str, Any] = {}
     scaled: dict[str, list[Any]] = {arm: [] for arm in BOTH}
@@ -91,6 +108,7 @@ def main_part(rows: list[Row]) -> dict[str, Any]:
         span = max(ends) - min(ends) or 1.0
         threshold = statistics.median(last(row) for row in both["as it is"].values())
         times = {arm: statistics.median(reached(row, threshold) for row in both[arm].values()) for arm in BOTH}
+        compared["span"] = span
         compared["scaled"] = [x / span for x in (compared["difference"], *compared["interval"])]
         compared["last"] = paired(both["anytime"], both["as it is"], last)
         compared["threshold"] = threshold
@@ -101,7 +119,7 @@ def main_part(rows: list[Row]) -> dict[str, Any]:
             scaled[arm].append([(area(both[arm][s]) - min(ends)) / span for s in seeds])
     for task, p in holm({task: row["p"] for task, row in found.items()}).items():
         found[task]["corrected p"] = p
-    return {"tasks": found, "over tasks": over_tasks(scaled)}
+    return {"tasks": found, "over tasks": over_tasks(scaled) if over else None}
 
 
 def over_tasks(scaled: dict[str, list[Any]]) -> dict[str, Any] | None:
@@ -172,42 +190,87 @@ def prediction_part(tasks: dict[str, Any]) -> dict[str, Any] | None:
     shown = np.array([statistics.mean(seen[task]) for task in names])
     gain = np.array([tasks[task]["scaled"][0] for task in names])
     rng = np.random.default_rng(0)
-    drawn = []
-    for _ in range(RESAMPLES):
-        chosen = rng.integers(0, len(names), len(names))
-        if len(set(chosen)) > 2:
-            drawn.append(spearmanr(shown[chosen], gain[chosen]).statistic)
+    chosen = rng.integers(0, len(names), (RESAMPLES, len(names)))
+    drawn = rank_correlations(shown[chosen], gain[chosen])
     rank = spearmanr(shown, gain)
     return {
         "tasks": {task: [float(x), float(y)] for task, x, y in zip(names, shown, gain, strict=True)},
         "rank correlation": float(rank.statistic),
         "p": float(rank.pvalue),
-        "interval": [float(x) for x in np.nanquantile(drawn, (0.025, 0.975))],
+        "interval": (ends := [float(x) for x in np.nanquantile(drawn, (0.025, 0.975))]),
+        "verdict": prediction_verdict(tasks, names, float(rank.statistic), ends[0]),
     }
 
 
-def main() -> None:
-    """Read the rows, and write everything that follows from them."""
-    from figures import draw_curves, draw_main, draw_prediction
-    from tables import page
+def rank_correlations(one: Any, other: Any) -> Any:
+    """Return the rank correlation of each row of two arrays; NaN where all values of a row are the same."""
+    ranks = [rankdata(x, axis=1) for x in (one, other)]
+    left, right = (x - x.mean(axis=1, keepdims=True) for x in ranks)
+    with np.errstate(invalid="ignore"):
+        return (left * right).sum(axis=1) / np.sqrt((left**2).sum(axis=1) * (right**2).sum(axis=1))
 
-    rows = read_rows()
-    found = main_part(rows)
-    results = {
+
+def prediction_verdict(tasks: dict[str, Any], names: list[str], correlation: float, low: float) -> str:
+    """Return "yes" or "no" as the protocol decides it, or "incomplete" until all pairs of all tasks are there."""
+    if len(names) < len(TASKS) or any(tasks[task]["pairs"] < len(SEEDS) for task in names):
+        return "incomplete"
+    return "yes" if correlation > 0.5 and low > 0 else "no"
+
+
+def analyse(rows: list[Row], *, over: bool = True) -> dict[str, Any]:
+    """Return everything that follows from the rows; without the part over tasks, which needs rliable, if so asked."""
+    known = {run.key for run in plan()}
+    rows = list({key_of(row): row for row in rows if key_of(row) in known}.values())
+    found = main_part(rows, over=over)
+    parallel, mechanism = parallel_rows(), mechanism_runs()
+    return {
+        "rows": len(rows),
+        "made": dict(Counter(row["part"] for row in rows)),
+        "hours": round(sum(row["seconds"] for row in rows) / 3600, 2),
         "main": found,
         "arms": arms_part(rows),
         "others": simple_parts(rows),
         "prediction": prediction_part(found["tasks"]),
-        "rows": len(rows),
+        "mechanism runs": len(mechanism),
+        "mechanism": mechanism_part(mechanism),
+        "parallel rows": len(parallel),
+        "parallel": cells_part(parallel, paired, select, holm),
     }
+
+
+def write_verdict(results: dict[str, Any], path: Path = SEEN_AGES) -> None:
+    """Write into the package whether the number of `diagnose` predicts gains."""
+    verdict = results["prediction"]["verdict"] if results["prediction"] else "incomplete"
+    path.write_text(re.sub(r'(?m)^STUDY = "[a-z]*"$', f'STUDY = "{verdict}"', path.read_text()))
+
+
+def write_part(path: Path, marks: tuple[str, str], text: str) -> None:
+    """Replace what stands between two marks in a file."""
+    before, rest = path.read_text().split(marks[0])
+    path.write_text(f"{before}{marks[0]}\n{text}\n{marks[1]}{rest.partition(marks[1])[2]}")
+
+
+def main() -> None:
+    """Read the rows, and write everything that follows from them."""
+    from evidence import MARKS, first_screen, page
+    from figures import draw_curves, draw_main, draw_mechanism, draw_prediction
+
+    rows = read_rows()
+    results = json.loads(json.dumps(analyse(rows)))
     (HERE / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    (HERE / "results.md").write_text(page(results, rows))
-    if found["tasks"]:
-        draw_main(found["tasks"])
+    docs = HERE.parents[1] / "docs"
+    (docs / "evidence.md").write_text(page(results))
+    write_part(HERE.parents[1] / "README.md", MARKS, first_screen(results, "docs/"))
+    write_part(docs / "index.md", MARKS, first_screen(results, ""))
+    write_verdict(results)
+    if results["main"]["tasks"]:
+        draw_main(results["main"]["tasks"])
         draw_curves(rows)
     if results["prediction"]:
         draw_prediction(results["prediction"])
-    print((HERE / "results.md").read_text())
+    if results["mechanism"]:
+        draw_mechanism(mechanism_runs())
+    print((docs / "evidence.md").read_text())
 
 
 if __name__ == "__main__":

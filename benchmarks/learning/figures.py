@@ -66,3 +66,29 @@ def draw_prediction(found: dict[str, Any]) -> None:
     low, high = found["interval"]
     axes.set_title(f"rank correlation {found['rank correlation']:.2f} ({low:.2f} to {high:.2f})", fontsize=10)
     save_figure(figure, DOCS / "evidence-prediction.svg", ".svg")
+
+
+def draw_mechanism(runs: list[Row]) -> None:
+    """Draw explained variance over training, and cosines with the gradient at steady state, for the first seed."""
+    names = sorted({run["task"] for run in runs})
+    figure, axes = new_figure(2, len(names), (5.2 * len(names), 5.4))
+    for column, task in enumerate(names):
+        above, below = axes[column], axes[len(names) + column]
+        for arm, colour in (("as it is", RAW), ("anytime", PERTURBED)):
+            mine = sorted((run for run in runs if run["task"] == task and run["arm"] == arm), key=lambda r: r["seed"])
+            if not mine:
+                continue
+            above.plot(np.clip(mine[0]["series"]["explained_variance"], -1, 1), color=colour, linewidth=1, label=arm)
+            for run in mine:
+                at = [one["update"] for one in run["checkpoints"]]
+                below.plot(at, [one["cosine"] for one in run["checkpoints"]], "o", color=colour)
+                fair = [one["cosine of a fair batch"] for one in run["checkpoints"]]
+                below.plot(at, fair, "x", color=QUIET, label="a fair batch" if arm == "as it is" else None)
+            for update in range(mine[0]["period"], mine[0]["updates"], mine[0]["period"]):
+                above.axvline(update, color=QUIET, linewidth=0.6)
+        above.set_title(task, fontsize=9)
+        above.set_ylabel("explained variance", fontsize=8)
+        below.set_ylabel("cosine with the steady state", fontsize=8)
+        below.set_xlabel("update", fontsize=8)
+    axes[0].legend(fontsize=7)
+    save_figure(figure, DOCS / "evidence-mechanism.svg", ".svg")

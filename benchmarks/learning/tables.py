@@ -71,7 +71,7 @@ def main_tables(main: dict[str, Any]) -> list[str]:
 
 def arm_tables(arms: dict[str, Any]) -> list[str]:
     """Return all arms, task by task."""
-    lines = []
+    lines: list[str] = []
     for task, found in arms.items():
         lines += ["", f"## All arms: {task}", ""]
         lines += table("arm", "return", "against as it is", "p", "against anytime", "p")
@@ -95,24 +95,3 @@ def prediction_table(found: dict[str, Any]) -> list[str]:
     ]
     lines += table("task", "distance of observations", "gain, scaled")
     return lines + [cells(task, f"{x:.3f}", f"{y:.3f}") for task, (x, y) in found["tasks"].items()]
-
-
-def page(results: dict[str, Any], rows: list[Row]) -> str:
-    """Return all tables."""
-    hours = sum(row["seconds"] for row in rows) / 3600
-    versions = ", ".join(f"{k} {v}" for k, v in rows[-1]["versions"].items())
-    lines = [
-        "# The study of learning, in numbers",
-        "",
-        f"Written by `python benchmarks/learning/analysis.py` from {len(rows)} rows ({hours:.1f} hours; {versions}).",
-        "A return is the mean over the ten evaluations of a run. Differences are paired by seed, with 95% intervals.",
-        "",
-        *main_tables(results["main"]),
-        *arm_tables(results["arms"]),
-    ]
-    for part, found in results["others"].items():
-        lines += ["", f"## {TITLES[part]}", "", *table("task", "as it is", "anytime", "difference", "wins", "p")]
-        lines += [comparison(name, row) for name, row in found.items()]
-    if results["prediction"]:
-        lines += prediction_table(results["prediction"])
-    return "\n".join(lines) + "\n"

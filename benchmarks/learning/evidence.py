@@ -1,0 +1,196 @@
+"""docs/evidence.md, from results.json alone: verdicts, tables, figures, and what is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from beside import MECHANISM_RUNS, PARALLEL_SEEDS, PARALLEL_SIZES, PARALLEL_TASKS
+from runs import BOTH, SEEDS, TASKS, Run, plan
+from tables import TITLES, arm_tables, cells, comparison, main_tables, number, prediction_table, table
+from verdicts import WAITING, outcome, verdicts
+
+MARKS = ("<!-- What follows is written by `python benchmarks/learning/analysis.py`. -->", "<!-- Up to here. -->")
+"""What stands before and after the generated part of README.md and docs/index.md."""
+PARTS = {
+    "main": "as it is against anytime, all tasks",
+    "arms": "six other arms, five tasks",
+    "regimes": "32 and 128 steps, four tasks",
+    "a2c": "A2C, three tasks",
+    "few": "8 environments x 256 steps",
+    "normalised": "VecNormalize",
+    "end-rewards": "all rewards at the end",
+    "no-bootstrap": "truncations taken for ends",
+}
+
+
+def planned() -> dict[str, list[Run]]:
+    """Return the runs of each part."""
+    found: dict[str, list[Run]] = {}
+    for run in plan():
+        found.setdefault(run.part, []).append(run)
+    return found
+
+
+def complete(results: dict[str, Any]) -> bool:
+    """Return whether all pairs of main are there."""
+    tasks = results["main"]["tasks"]
+    return all(task in tasks and tasks[task]["pairs"] == len(SEEDS) for task in TASKS)
+
+
+def headline(results: dict[str, Any]) -> str:
+    """Return the answer in two sentences, or how far the study is."""
+    have, wanted = results["made"].get("main", 0), len(planned()["main"])
+    if not complete(results):
+        return (
+            f"**There is no verdict yet.** The study is under way: {have} of the {wanted} runs of its main comparison "
+            "are made. Until it is complete nobody should claim, here or elsewhere, that staggering helps to learn."
+        )
+    kinds = Counter(outcome(results["main"]["tasks"][task]) for task in TASKS)
+    gains, harms, total = kinds["gain"], kinds["harm"], len(TASKS)
+    first = "It helps on most tasks." if 2 * gains > total else "**It does not help on most tasks.**"
+    text = (
+        f"{first} PPO with 256 environments x 8 steps, {len(SEEDS)} paired seeds: a gain was found on {gains} of "
+        f"{total} tasks, harm on {harms}, no difference on {kinds['no difference found']}."
+    )
+    overall = results["main"]["over tasks"]
+    if overall:
+        value, low, high = overall["probability of improvement"]
+        text += f" Probability of improvement over all tasks: {value:.2f} ({low:.2f} to {high:.2f})."
+    return text
+
+
+def first_screen(results: dict[str, Any], folder: str) -> str:
+    """Return what README and home say about learning; `folder` leads to the docs."""
+    if not complete(results):
+        return (
+            f"Does it change what is learnt? Nobody knows yet: a [study]({folder}evidence.md) with its protocol first "
+            "is under way."
+        )
+    picture = f"![Gain in return on {len(TASKS)} tasks, with intervals]({folder}evidence-main.svg)"
+    return f"{picture}\n{headline(results)} [The study]({folder}evidence.md)."
+
+
+def missing_part(results: dict[str, Any]) -> list[str]:
+    """Return what is missing, part by part."""
+    lines = ["## What is there, and what is missing", ""]
+    lines += table("part", "what", "runs made", "planned", "seeds")
+    for part, runs in planned().items():
+        made, seeds = results["made"].get(part, 0), len({run.seed for run in runs})
+        lines.append(cells(part, PARTS[part], str(made), str(len(runs)), str(seeds)))
+    lines.append(cells("mechanism", "two tasks, two arms", str(results["mechanism runs"]), str(MECHANISM_RUNS), "2"))
+    cells_there = results["parallel rows"]
+    wanted = len(PARALLEL_TASKS) * len(PARALLEL_SIZES) * len(BOTH) * PARALLEL_SEEDS
+    lines.append(cells("parallel", "JAX, 1,024 and 4,096 environments", str(cells_there), str(wanted), "10"))
+    lines += ["", f"The runs of rows.jsonl took {results['hours']:.1f} hours in all, as clocks on the wall add up."]
+    lacking = [task for task in TASKS if task not in results["main"]["tasks"]]
+    if lacking:
+        lines += ["", f"Fewer than three pairs of main, so that no interval is given: {', '.join(lacking)}."]
+    return lines
+
+
+def verdict_part(results: dict[str, Any]) -> list[str]:
+    """Return a verdict for each prediction."""
+    lines = ["## Verdicts on what was predicted", ""]
+    lines += table("prediction", "verdict", "by")
+    return lines + [cells(*one) for one in verdicts(results)]
+
+
+def mechanism_lines(results: dict[str, Any]) -> list[str]:
+    """Return the measures of the mechanism, by seed."""
+    found = results["mechanism"]
+    lines = ["## Mechanism", ""]
+    if not found:
+        return [*lines, "No run is there yet (`python benchmarks/learning/mechanism.py`)."]
+    lines += [
+        f"{results['mechanism runs']} of {MECHANISM_RUNS} runs; one number for each seed. A demonstration, not a test. "
+        "Shares at the period are of the variance at the frequency of the episode and its two harmonics (by chance "
+        "about 2%); a batch can hold 8 groups of ages; changes are those of one update.",
+        "",
+        "![Explained variance over training, and cosines with the gradient at steady state](evidence-mechanism.svg)",
+    ]
+    for task, measures in found.items():
+        lines += ["", f"**{task}**", "", *table("measure", *BOTH)]
+        lines += [
+            cells(name, *(", ".join(_value(x) for x in arms.get(arm, {}).values()) or "-" for arm in BOTH))
+            for name, arms in measures.items()
+        ]
+    return lines
+
+
+def _value(value: float | None) -> str:
+    return "none" if value is None else number(value)
+
+
+def parallel_lines(results: dict[str, Any]) -> list[str]:
+    """Return the massively parallel cells."""
+    lines = ["## Thousands of environments, in JAX", ""]
+    found = results["parallel"]
+    if not found:
+        return [*lines, "No cell is complete yet (`benchmarks/learning/parallel.py`)."]
+    lines += table("task, environments x steps", "as it is", "anytime", "difference", "wins", "corrected p")
+    lines += [comparison(name, row) for name, row in found.items()]
+    wanted = [f"{task}, {n:,} x {steps}" for n, steps in PARALLEL_SIZES for task in PARALLEL_TASKS]
+    lacking = [name for name in wanted if name not in found]
+    lines += ["", "Predicted were gains on Pendulum-v1 and Swimmer-misc, and none on CartPole-v1 and Acrobot-v1."]
+    return lines + (["", f"Missing: {'; '.join(lacking)}."] if lacking else [])
+
+
+def prediction_lines(results: dict[str, Any]) -> list[str]:
+    """Return whether gains can be told beforehand."""
+    found = results["prediction"]
+    if found is None:
+        return [
+            "## Prediction",
+            "",
+            "Not enough tasks have three pairs yet to compare gains with what shows of the age.",
+        ]
+    picture = "![Gain against what shows of the age, task by task](evidence-prediction.svg)"
+    return [*prediction_table(found)[1:], "", picture]
+
+
+def page(results: dict[str, Any]) -> str:
+    """Return docs/evidence.md."""
+    lines = [
+        "# Evidence: does it change learning?",
+        "",
+        headline(results),
+        "",
+        f"This page is written by `python benchmarks/learning/analysis.py` from {results['rows']} rows of",
+        "[rows.jsonl](../benchmarks/learning/rows.jsonl), each of which has its settings, seed and versions; the",
+        "[protocol](../benchmarks/learning/protocol.md) was committed before the first of them. A return is that of 16",
+        "fresh full episodes, averaged over ten moments of training; differences are paired by seed, with 95% intervals",
+        "(bootstrap with ten pairs, Student's with fewer). No run is left out. Parts with five seeds are judged by their",
+        "intervals alone, since no signed-rank test could reach 5% there.",
+        "",
+        *verdict_part(results),
+        "",
+        *missing_part(results),
+    ]
+    if results["main"]["tasks"]:
+        pictures = [
+            "",
+            "![Gain on each task with its interval](evidence-main.svg)",
+            "",
+            "![Learning curves](evidence-curves.svg)",
+            "",
+        ]
+        lines += ["", *main_tables(results["main"])[:2], *pictures, *main_tables(results["main"])[2:]]
+    lines += arm_tables(results["arms"])
+    for part, found in results["others"].items():
+        lines += ["", f"## {TITLES[part]}", "", *table("task", "as it is", "anytime", "difference", "wins", "p")]
+        lines += [comparison(name, row) for name, row in found.items()]
+    lines += ["", *prediction_lines(results), "", *mechanism_lines(results), "", *parallel_lines(results)]
+    lines += [
+        "",
+        "## Make it again",
+        "",
+        "    make study                  # goes on where it was stopped; says how long it will take",
+        "    make study SCALE=quick      # a test of the machinery in five minutes; no evidence",
+        "    .venv/bin/python benchmarks/learning/mechanism.py",
+        "    .venv-jax/bin/python benchmarks/learning/parallel.py",
+        "    .venv/bin/python benchmarks/learning/analysis.py     # tables, figures and this page",
+        "",
+        f"Verdicts say *{WAITING}* until all rows of a prediction are there.",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,157 @@
+"""A verdict for each prediction of the protocol, computed from the results: holds, does not hold, not decided yet."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any, NamedTuple
+
+from analysis import student_interval
+from runs import FEWER_SEEDS, FIVE_TASKS, FOUR_TASKS, SEEDS, TASKS
+
+GAINS = ("CartpoleSwingup-v1", "Swimmer-v5", "HalfCheetah-v5", "CheetahRun-v1")
+NULLS = ("Hopper-v5", "Walker2d-v5", "MiniGrid-DoorKey-5x5-v0", "Reacher-v5", "Pusher-v5", "ReacherEasy-v1")
+OPEN = ("PendulumSwingup-v1", "BallInCupCatch-v1", "FingerSpin-v1", "WalkerWalk-v1")
+FAIR_ARMS = ("designed", "counters", "blocks", "random choice")
+LEVEL = 0.05
+WAITING = "not decided yet"
+
+
+class Verdict(NamedTuple):
+    """What was predicted, whether it holds, and by which numbers."""
+
+    claim: str
+    verdict: str
+    why: str
+
+
+def outcome(row: dict[str, Any] | None, seeds: int = len(SEEDS)) -> str:
+    """Return "gain", "harm", "no difference found", or that rows are missing, for a task of main."""
+    if row is None or row["pairs"] < seeds:
+        return WAITING
+    if row["corrected p"] >= LEVEL:
+        return "no difference found"
+    return "gain" if row["difference"] > 0 else "harm"
+
+
+def sign(row: dict[str, Any] | None, seeds: int = len(FEWER_SEEDS)) -> str:
+    """Return where the interval of a difference lies: "above", "below" or "around" zero, or that rows are missing."""
+    if row is None or row["pairs"] < seeds:
+        return WAITING
+    low, high = row["interval"]
+    return "above" if low > 0 else "below" if high < 0 else "around"
+
+
+def verdicts(results: dict[str, Any]) -> list[Verdict]:
+    """Return the verdicts on predictions 1 to 7."""
+    main = results["main"]["tasks"]
+    all_tasks = {task: outcome(main.get(task)) for task in TASKS}
+    return [
+        _each("1. Gains", GAINS, all_tasks, "gain"),
+        _each("2. Nulls", NULLS, all_tasks, "no difference found"),
+        _open(all_tasks),
+        _regimes(results),
+        _explanations(results),
+        _prediction(results["prediction"]),
+        _hurts(results["others"]),
+    ]
+
+
+def _listed(found: dict[str, str]) -> str:
+    kinds: dict[str, list[str]] = {}
+    for task, kind in found.items():
+        kinds.setdefault(kind, []).append(task)
+    return "; ".join(f"{kind}: {', '.join(tasks)}" for kind, tasks in kinds.items())
+
+
+def _each(name: str, tasks: tuple[str, ...], outcomes: dict[str, str], wanted: str) -> Verdict:
+    found = {task: outcomes[task] for task in tasks}
+    hits = sum(kind == wanted for kind in found.values())
+    claim = f"{name} on {', '.join(tasks)}"
+    if WAITING in found.values():
+        return Verdict(claim, WAITING, _listed(found))
+    verdict = "holds" if hits == len(tasks) else "does not hold" if not hits else f"holds on {hits} of {len(tasks)}"
+    return Verdict(claim, verdict, _listed(found))
+
+
+def _open(outcomes: dict[str, str]) -> Verdict:
+    found = {task: outcomes[task] for task in OPEN}
+    return Verdict(
+        f"3. No prediction on {', '.join(OPEN)}", WAITING if WAITING in found.values() else "-", _listed(found)
+    )
+
+
+def _regimes(results: dict[str, Any]) -> Verdict:
+    claim = "4. The gain shrinks as n_steps / H grows: smaller at 0.032, none at 0.128"
+    main, others = results["main"]["tasks"], results["others"].get("regimes", {})
+    means: list[float] = []
+    far: dict[str, list[float]] = {}  # by seed, at 128 steps
+    for n_steps in (8, 32, 128):
+        scaled = []
+        for task in FOUR_TASKS:
+            row = main.get(task) if n_steps == 8 else others.get(f"{task}, n_steps {n_steps}")
+            if task not in main or row is None or row["pairs"] < len(SEEDS if n_steps == 8 else FEWER_SEEDS):
+                return Verdict(claim, WAITING, "rows are missing")
+            scaled.append(row["difference"] / main[task]["span"])
+            for seed, difference in row["differences"].items() if n_steps == 128 else ():
+                far.setdefault(seed, []).append(difference / main[task]["span"])
+        means.append(statistics.mean(scaled))
+    low, high = student_interval([statistics.mean(x) for x in far.values()])
+    holds = means[0] > means[1] > means[2] and low <= 0 <= high
+    numbers = ", ".join(f"{x:.3f}" for x in means)
+    why = f"mean scaled difference {numbers}; at 0.128 the interval is {low:.3f} to {high:.3f}"
+    return Verdict(claim, "holds" if holds else "does not hold", why)
+
+
+def explanation(arms: dict[str, Any]) -> str:
+    """Return which explanation fits the arms of one task."""
+    wanted = ("anytime", *FAIR_ARMS, "lockstep restarts")
+    if any(sign(arms.get(arm)) == WAITING for arm in wanted):
+        return WAITING
+    if sign(arms["anytime"]) != "above":
+        return "no gain to explain"
+    as_well = {arm: sign(arms[arm]["against anytime"]) == "around" for arm in wanted[1:]}
+    as_badly = {arm: sign(arms[arm]) == "around" for arm in wanted[1:]}
+    fair = all(as_well[arm] for arm in FAIR_ARMS) and as_badly["lockstep restarts"]
+    young = as_well["lockstep restarts"] and as_badly["designed"]
+    return {
+        (True, False): "fair batches",
+        (False, True): "young states first",
+        (True, True): "both fit",
+        (False, False): "neither fits",
+    }[fair, young]
+
+
+def _explanations(results: dict[str, Any]) -> Verdict:
+    found = {task: explanation(results["arms"].get(task, {})) for task in FIVE_TASKS}
+    claim = "5. Fair batches, or young states first: the arms tell which"
+    return Verdict(claim, WAITING if WAITING in found.values() else "see task by task", _listed(found))
+
+
+def _prediction(found: dict[str, Any] | None) -> Verdict:
+    claim = "6. What shows of the age ranks tasks by their gain, rank correlation above 0.5"
+    if found is None or found["verdict"] == "incomplete":
+        some = "" if found is None else f"; so far {_correlation(found)}"
+        return Verdict(claim, WAITING, f"rows are missing{some}")
+    return Verdict(claim, "holds" if found["verdict"] == "yes" else "does not hold", _correlation(found))
+
+
+def _correlation(found: dict[str, Any]) -> str:
+    low, high = found["interval"]
+    number = len(found["tasks"])
+    return f"rank correlation {found['rank correlation']:.2f} ({low:.2f} to {high:.2f}) over {number} tasks"
+
+
+def _hurts(others: dict[str, Any]) -> Verdict:
+    claim = "7. No difference with few environments; harm with rewards at the end, and without bootstrapping"
+    wanted = {"few": "around", "end-rewards": "below", "no-bootstrap": "below"}
+    words = {"above": "better", "around": "no difference", "below": "worse"}
+    found, hits, waiting = [], 0, False
+    for part, expected in wanted.items():
+        rows = others.get(part, {})
+        signs = {name: sign(row) for name, row in rows.items()}
+        waiting |= len(signs) < 2 or WAITING in signs.values()
+        hits += all(kind == expected for kind in signs.values())
+        found += [f"{part}, {name}: {words[kind]}" for name, kind in signs.items() if kind != WAITING]
+    if waiting:
+        return Verdict(claim, WAITING, "; ".join(["rows are missing", *found]))
+    return Verdict(claim, "holds" if hits == 3 else f"holds in {hits} of 3 parts", "; ".join(found))
