@@ -5,7 +5,8 @@
     python benchmarks/learning/study.py --part main      one part
 
 A row is written when its run has ended (rows.jsonl, beside this script), so a kill loses two runs at most. Rows that
-are there are not made again. `python benchmarks/learning/analysis.py` makes tables and figures of them.
+are there are not made again. `python benchmarks/learning/analysis.py` makes tables, figures and docs/evidence.md of
+them; mechanism.py and parallel.py, beside this script, measure what the protocol added later.
 """
 
 from __future__ import annotations
@@ -120,6 +121,8 @@ def main() -> None:
     if options.part:
         runs = [run for run in runs if run.part == options.part]
     path = options.out or (HERE / "quick.jsonl" if options.scale == "quick" else ROWS)
+    if options.scale == "quick" and options.out is None:
+        path.unlink(missing_ok=True)  # a test begins anew
     try:
         make(runs, path, options.workers)
     except KeyboardInterrupt:
