@@ -1,6 +1,6 @@
 """What staggering costs and reaches in JAX's stacks: 4,096 copies, raw against staggered, alternating in one run.
 
-    python benchmarks/stacks_jax.py gymnax brax jumanji      in an environment with steadyrl[testjax] (.venv-jax)
+    python benchmarks/stacks_jax.py gymnax brax playground jumanji      in .venv-jax (steadyrl[testjax])
 
 Writes results/stacks/<stack>.json, from which docs/stacks.md has its table. *Distance* is the total variation between
 the ages of staggered copies and the stationary ones, after one and two mean episode lengths, in nine groups of equal
@@ -8,9 +8,10 @@ share up to the age that is possible then and one beyond; the bound is the small
 lengths are those of the first episode of each copy in a run without staggering, which all have to end.
 
 *Cost* is the wall-clock time of a staggered step over that of a raw one, once the copies are staggered: the median of
-the ratios of alternating blocks, on a machine that does nothing else; the ratio of the fastest blocks is in the file,
-too. Random actions are part of both; of a trainer's step, the share is smaller still. For gymnax, the fastest of four
-of its environments is measured beside CartPole-v1.
+the ratios of alternating blocks, with its 95% interval; the ratio of the fastest blocks is in the file, too. Other work
+on the machine moves it by percents: the number of rounds is fixed before, and no run is left out. Random actions are
+part of both; of a trainer's step, the share is smaller still. For gymnax, the fastest of four of its environments is
+measured beside CartPole-v1.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.stats import binom
 
 from league import distance_at
 from steadyrl import EpisodeLengths, __version__
@@ -99,7 +101,36 @@ def brax_stack(name: str = "inverted_pendulum", length: int = 50) -> Stack:
     from steadyrl.integrations.jax.brax import StaggeredBrax
 
     raw = envs.training.wrap(envs.get_environment(name, backend="spring"), episode_length=length)
-    many = StaggeredBrax(raw, length)
+    lines = [
+        "from brax.training.agents.ppo import train as ppo",
+        "from steadyrl.integrations.jax.brax import stagger_wrap_fn",
+        "ppo.train(environment=env, wrap_env_fn=stagger_wrap_fn(), **settings)  # a new one for each call",
+    ]
+    environment = f"{name} (spring), episodes of at most {length} steps"
+    return _wrapped("brax", environment, raw, StaggeredBrax(raw, length), lines, length)
+
+
+def playground_stack(name: str = "CartpoleBalance", length: int = 50) -> Stack:
+    """A task of MuJoCo Playground in its own wrapper, simulated by MJX in JAX (its default, Warp, is made for GPUs)."""
+    from mujoco_playground import registry, wrapper
+
+    from steadyrl.integrations.jax.brax import StaggeredBrax
+
+    task = registry.load(name, config_overrides={"impl": "jax"})
+    raw = wrapper.wrap_for_brax_training(task, episode_length=length)
+    lines = [
+        "from brax.training.agents.ppo import train as ppo",
+        "from mujoco_playground import wrapper",
+        "from steadyrl.integrations.jax.brax import stagger_wrap_fn",
+        "wrap = stagger_wrap_fn(wrapper.wrap_for_brax_training)  # a new one for each call",
+        "ppo.train(environment=env, wrap_env_fn=wrap, **settings)",
+    ]
+    environment = f"{name} (MJX), episodes of {length} steps"
+    return _wrapped("playground", environment, raw, StaggeredBrax(raw, length), lines, length)
+
+
+def _wrapped(package: str, environment: str, raw: Any, many: Any, lines: list[str], length: int) -> Stack:
+    """Environments that are wrapped for brax's trainers."""
     keys = jax.random.split(jax.random.PRNGKey(SEED), COPIES)
 
     def stepped(env: Any, state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
@@ -108,16 +139,12 @@ def brax_stack(name: str = "inverted_pendulum", length: int = 50) -> Stack:
         return state, state.done.astype(bool)
 
     return Stack(
-        "brax",
-        f"{name} (spring), episodes of at most {length} steps",
+        package,
+        environment,
         (jax.jit(raw.reset)(keys), partial(stepped, raw)),
         (jax.jit(many.reset)(keys), partial(stepped, many)),
         lambda state: state.info["steadyrl"]["law"].ages,
-        [
-            "from brax.training.agents.ppo import train as ppo",
-            "from steadyrl.integrations.jax.brax import stagger_wrap_fn",
-            "ppo.train(environment=env, wrap_env_fn=stagger_wrap_fn(), **settings)  # a new one for each call",
-        ],
+        lines,
         longest=length,
         block=25,
     )
@@ -156,11 +183,12 @@ def jumanji_stack(limit: int = 50) -> Stack:
             "state, observation = stagger.select(timestep.last() | cut, (fresh, start.observation), ...)",
         ],
         longest=limit,
-        block=50,
+        block=10,
     )
 
 
-STACKS = {"gymnax": gymnax_stack, "brax": brax_stack, "jumanji": jumanji_stack}
+STACKS = {"gymnax": gymnax_stack, "brax": brax_stack, "playground": playground_stack, "jumanji": jumanji_stack}
+TITLES = {"playground": "MuJoCo Playground"}
 
 
 def distances(stack: Stack) -> tuple[dict[str, list[float]], float]:
@@ -208,44 +236,54 @@ def costs(stack: Stack, rounds: int) -> dict[str, float]:
             way[1] = jax.block_until_ready(way[0](way[1], jax.random.PRNGKey(i)))[0]
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for i in range(rounds):
-        for name, way in ways.items():
+        for name, way in list(ways.items())[:: 1 if i % 2 else -1]:
             begun = time.perf_counter()
             way[1] = jax.block_until_ready(way[0](way[1], jax.random.PRNGKey(1000 + i)))[0]
             taken[name].append((time.perf_counter() - begun) / stack.block * 1e6)
     raw, staggered = (np.array(taken[name]) for name in ("raw", "staggered"))
+    low, high = median_interval(staggered / raw)
     return {
         "raw": round(float(np.median(raw)), 1),
         "staggered": round(float(np.median(staggered)), 1),
         "median ratio": round(float(np.median(staggered / raw)), 4),
+        "median ratio, 95% from": round(low, 4),
+        "median ratio, 95% to": round(high, 4),
+        "rounds": rounds,
         "ratio of the fastest blocks": round(float(staggered.min() / raw.min()), 4),
     }
 
 
+def median_interval(values: np.ndarray) -> tuple[float, float]:
+    """Return an interval that has the median with probability 95% or more, between two of the values in order."""
+    ordered, count = np.sort(values), len(values)
+    outside = max(int(binom.ppf(0.025, count, 0.5)) - 1, 0)  # values beyond either end
+    return float(ordered[outside]), float(ordered[-1 - outside])
+
+
 def cost_in_words(cost: dict[str, float], environment: str) -> str:
-    """Return the share of a step; where it is lost in the noise of the measurement, that is said."""
-    share = cost["median ratio"] - 1
-    if share <= 0:
-        return f"below the noise of {cost['raw'] / 1000:.0f} ms, a step of {environment}"
-    return f"{share:.1%} of a step of {environment}"
+    """Return the share of a step, with its interval."""
+    share, low, high = (cost[f"median ratio{end}"] - 1 for end in ("", ", 95% from", ", 95% to"))
+    return f"{share:.1%} ({low:.1%} to {high:.1%}) of a step of {environment}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stacks", nargs="*", choices=[*STACKS, []], default=list(STACKS))
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=60)
     given = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
     for name in given.stacks:
         stack = STACKS[name]()
         reached, mean = distances(stack)
         cost = costs(stack, given.rounds)
+        own_loop = name in ("gymnax", "jumanji")  # where the state of the law is at hand
         result = {
-            "stack": name,
+            "stack": TITLES.get(name, name),
             "version": version(stack.package),
             "environment": stack.environment,
             "copies": COPIES,
             "mean_episode_length": round(mean, 2),
-            "supported": {"stagger": True, "monitor": name != "brax", "fair statistics": name != "brax"},
+            "supported": {"stagger": True, "monitor": own_loop, "fair statistics": own_loop},
             "lines": stack.lines,
             "cost": cost_in_words(cost, stack.environment),
             "microseconds": cost,
