@@ -1,6 +1,6 @@
 """What staggering costs and reaches in JAX's stacks: 4,096 copies, raw against staggered, alternating in one run.
 
-    python benchmarks/stacks_jax.py gymnax brax jumanji      in an environment with steadyrl[testjax] (.venv-jax)
+    python benchmarks/stacks_jax.py gymnax brax playground jumanji      in .venv-jax (steadyrl[testjax])
 
 Writes results/stacks/<stack>.json, from which docs/stacks.md has its table. *Distance* is the total variation between
 the ages of staggered copies and the stationary ones, after one and two mean episode lengths, in nine groups of equal
@@ -8,15 +8,17 @@ share up to the age that is possible then and one beyond; the bound is the small
 lengths are those of the first episode of each copy in a run without staggering, which all have to end.
 
 *Cost* is the wall-clock time of a staggered step over that of a raw one, once the copies are staggered: the median of
-the ratios of alternating blocks, on a machine that does nothing else; the ratio of the fastest blocks is in the file,
-too. Random actions are part of both; of a trainer's step, the share is smaller still. For gymnax, the fastest of four
-of its environments is measured beside CartPole-v1.
+the ratios of alternating blocks, with its 95% interval. Other work on the machine moves it by percents, in either
+direction, beyond that interval; so the ratio of CPU times, the law alone in the same alternation, and the load of the
+machine are in the file, too. Random actions are part of both; of a trainer's step, the share is smaller still. For
+gymnax, the fastest of four of its environments is measured beside CartPole-v1.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -27,6 +29,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.stats import binom
 
 from league import distance_at
 from steadyrl import EpisodeLengths, __version__
@@ -99,7 +102,36 @@ def brax_stack(name: str = "inverted_pendulum", length: int = 50) -> Stack:
     from steadyrl.integrations.jax.brax import StaggeredBrax
 
     raw = envs.training.wrap(envs.get_environment(name, backend="spring"), episode_length=length)
-    many = StaggeredBrax(raw, length)
+    lines = [
+        "from brax.training.agents.ppo import train as ppo",
+        "from steadyrl.integrations.jax.brax import stagger_wrap_fn",
+        "ppo.train(environment=env, wrap_env_fn=stagger_wrap_fn(), **settings)  # a new one for each call",
+    ]
+    environment = f"{name} (spring), episodes of at most {length} steps"
+    return _wrapped("brax", environment, raw, StaggeredBrax(raw, length), lines, length)
+
+
+def playground_stack(name: str = "CartpoleBalance", length: int = 50) -> Stack:
+    """A task of MuJoCo Playground in its own wrapper, simulated by MJX in JAX (its default, Warp, is made for GPUs)."""
+    from mujoco_playground import registry, wrapper
+
+    from steadyrl.integrations.jax.brax import StaggeredBrax
+
+    task = registry.load(name, config_overrides={"impl": "jax"})
+    raw = wrapper.wrap_for_brax_training(task, episode_length=length)
+    lines = [
+        "from brax.training.agents.ppo import train as ppo",
+        "from mujoco_playground import wrapper",
+        "from steadyrl.integrations.jax.brax import stagger_wrap_fn",
+        "wrap = stagger_wrap_fn(wrapper.wrap_for_brax_training)  # a new one for each call",
+        "ppo.train(environment=env, wrap_env_fn=wrap, **settings)",
+    ]
+    environment = f"{name} (MJX), episodes of {length} steps"
+    return _wrapped("playground", environment, raw, StaggeredBrax(raw, length), lines, length)
+
+
+def _wrapped(package: str, environment: str, raw: Any, many: Any, lines: list[str], length: int) -> Stack:
+    """Environments that are wrapped for brax's trainers."""
     keys = jax.random.split(jax.random.PRNGKey(SEED), COPIES)
 
     def stepped(env: Any, state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
@@ -108,32 +140,29 @@ def brax_stack(name: str = "inverted_pendulum", length: int = 50) -> Stack:
         return state, state.done.astype(bool)
 
     return Stack(
-        "brax",
-        f"{name} (spring), episodes of at most {length} steps",
+        package,
+        environment,
         (jax.jit(raw.reset)(keys), partial(stepped, raw)),
         (jax.jit(many.reset)(keys), partial(stepped, many)),
         lambda state: state.info["steadyrl"]["law"].ages,
-        [
-            "from brax.training.agents.ppo import train as ppo",
-            "from steadyrl.integrations.jax.brax import stagger_wrap_fn",
-            "ppo.train(environment=env, wrap_env_fn=stagger_wrap_fn(), **settings)  # a new one for each call",
-        ],
+        lines,
         longest=length,
         block=25,
     )
 
 
-def jumanji_stack(limit: int = 50) -> Stack:
-    from jumanji.environments import RubiksCube
+def jumanji_stack(limit: int = 100) -> Stack:
+    """Snake, whose reset is cheap: in RubiksCube, which the tests have, it is nearly all of a step (1.4 s for all)."""
+    from jumanji.environments import Snake
 
-    env = RubiksCube(time_limit=limit)
+    env = Snake(num_rows=6, num_cols=6, time_limit=limit)
     keys = jax.random.split(jax.random.PRNGKey(SEED), COPIES)
     first = jax.vmap(env.reset)(keys)[0]
 
     def stepped(staggered: bool, carry: Any, key: jax.Array) -> tuple[Any, jax.Array]:
         state, law = carry
         one, two = jax.random.split(key)
-        actions = jax.random.randint(one, (COPIES, 3), 0, jnp.asarray([6, 1, 3]))
+        actions = jax.random.randint(one, (COPIES,), 0, 4)
         state, timestep = jax.vmap(env.step)(state, actions)
         over = timestep.last()
         if staggered:
@@ -146,21 +175,23 @@ def jumanji_stack(limit: int = 50) -> Stack:
     law = stagger.init(COPIES, limit, jax.random.PRNGKey(SEED))
     return Stack(
         "jumanji",
-        f"RubiksCube, episodes of {limit} steps",
+        f"Snake, 6 by 6, episodes of at most {limit} steps",
         ((first, law), partial(stepped, False)),
         ((first, law), partial(stepped, True)),
         lambda carry: carry[1].ages,
         [
             "law, cut = stagger.step(law, timestep.last())",
             "fresh, start = jax.vmap(env.reset)(keys)  # instead of the AutoResetWrapper",
-            "state, observation = stagger.select(timestep.last() | cut, (fresh, start.observation), ...)",
+            "new, old = (fresh, start.observation), (state, timestep.observation)",
+            "state, observation = stagger.select(timestep.last() | cut, new, old)",
         ],
         longest=limit,
-        block=50,
+        block=25,
     )
 
 
-STACKS = {"gymnax": gymnax_stack, "brax": brax_stack, "jumanji": jumanji_stack}
+STACKS = {"gymnax": gymnax_stack, "brax": brax_stack, "playground": playground_stack, "jumanji": jumanji_stack}
+TITLES = {"playground": "MuJoCo Playground"}
 
 
 def distances(stack: Stack) -> tuple[dict[str, list[float]], float]:
@@ -191,9 +222,14 @@ def distances(stack: Stack) -> tuple[dict[str, list[float]], float]:
 
 
 def costs(stack: Stack, rounds: int) -> dict[str, float]:
-    """Return microseconds of a raw and of a quiet staggered step, and their ratio."""
+    """Return microseconds of a raw, of a quiet staggered step and of the law alone, and ratios of the first two."""
+    return timed(compiled(stack), stack.block, rounds)
+
+
+def compiled(stack: Stack) -> dict[str, list[Any]]:
+    """Return a block of steps and a state for each way, the copies staggered."""
     ways = {}
-    for name, (state, step) in (("raw", stack.raw), ("staggered", stack.staggered)):
+    for name, (state, step) in (("raw", stack.raw), ("staggered", stack.staggered), ("law", law_alone(stack.longest))):
 
         def block(state: Any, key: jax.Array, step: Step = step) -> tuple[Any, jax.Array]:
             def one(state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
@@ -206,46 +242,74 @@ def costs(stack: Stack, rounds: int) -> dict[str, float]:
     for i in range(-(-3 * stack.longest // stack.block)):  # compile, and run until the copies are staggered
         for way in ways.values():
             way[1] = jax.block_until_ready(way[0](way[1], jax.random.PRNGKey(i)))[0]
-    taken: dict[str, list[float]] = {name: [] for name in ways}
+    return ways
+
+
+def timed(ways: dict[str, list[Any]], steps: int, rounds: int) -> dict[str, float]:
+    """Time blocks of so many steps, alternating."""
+    wall: dict[str, list[float]] = {name: [] for name in ways}
+    busy: dict[str, list[float]] = {name: [] for name in ways}
     for i in range(rounds):
-        for name, way in ways.items():
-            begun = time.perf_counter()
+        for name, way in list(ways.items())[:: 1 if i % 2 else -1]:
+            begun, used = time.perf_counter(), time.process_time()
             way[1] = jax.block_until_ready(way[0](way[1], jax.random.PRNGKey(1000 + i)))[0]
-            taken[name].append((time.perf_counter() - begun) / stack.block * 1e6)
-    raw, staggered = (np.array(taken[name]) for name in ("raw", "staggered"))
-    return {
-        "raw": round(float(np.median(raw)), 1),
-        "staggered": round(float(np.median(staggered)), 1),
-        "median ratio": round(float(np.median(staggered / raw)), 4),
-        "ratio of the fastest blocks": round(float(staggered.min() / raw.min()), 4),
-    }
+            wall[name].append((time.perf_counter() - begun) / steps * 1e6)
+            busy[name].append((time.process_time() - used) / steps * 1e6)
+    found = {name: round(float(np.median(taken)), 1) for name, taken in wall.items()}
+    raw, staggered = np.array(wall["raw"]), np.array(wall["staggered"])
+    found |= _ratios("wall clock", staggered / raw)
+    found |= _ratios("CPU time", np.array(busy["staggered"]) / np.array(busy["raw"]))
+    found["ratio of the fastest blocks"] = round(float(staggered.min() / raw.min()), 4)
+    return found | {"rounds": rounds, "load": round(os.getloadavg()[0], 1)}
+
+
+def law_alone(length: int) -> tuple[Any, Step]:
+    """Return the law without an environment: all episodes have this length."""
+
+    def step(state: Any, _: jax.Array) -> tuple[Any, jax.Array]:
+        return stagger.step(state, state.ages >= length)
+
+    return stagger.init(COPIES, length, SEED), step
+
+
+def _ratios(name: str, ratios: np.ndarray) -> dict[str, float]:
+    low, high = median_interval(ratios)
+    numbers = {"": float(np.median(ratios)), " from": low, " to": high}
+    return {f"{name}{end}": round(number, 4) for end, number in numbers.items()}
+
+
+def median_interval(values: np.ndarray) -> tuple[float, float]:
+    """Return an interval that has the median with probability 95% or more, between two of the values in order."""
+    ordered, count = np.sort(values), len(values)
+    outside = max(int(binom.ppf(0.025, count, 0.5)) - 1, 0)  # values beyond either end
+    return float(ordered[outside]), float(ordered[-1 - outside])
 
 
 def cost_in_words(cost: dict[str, float], environment: str) -> str:
-    """Return the share of a step; where it is lost in the noise of the measurement, that is said."""
-    share = cost["median ratio"] - 1
-    if share <= 0:
-        return f"below the noise of {cost['raw'] / 1000:.0f} ms, a step of {environment}"
-    return f"{share:.1%} of a step of {environment}"
+    """Return the share of a step with its interval, and what the law takes by itself."""
+    share, low, high = (100 * (cost[f"wall clock{end}"] - 1) for end in ("", " from", " to"))
+    alone = f"the law alone takes {cost['law']:.0f} of {cost['raw']:,.0f} µs"
+    return f"{share:+.1f}% ({low:+.1f} to {high:+.1f}) of a step of {environment}; {alone}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stacks", nargs="*", choices=[*STACKS, []], default=list(STACKS))
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=40)
     given = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
     for name in given.stacks:
         stack = STACKS[name]()
         reached, mean = distances(stack)
         cost = costs(stack, given.rounds)
+        own_loop = name in ("gymnax", "jumanji")  # where the state of the law is at hand
         result = {
-            "stack": name,
+            "stack": TITLES.get(name, name),
             "version": version(stack.package),
             "environment": stack.environment,
             "copies": COPIES,
             "mean_episode_length": round(mean, 2),
-            "supported": {"stagger": True, "monitor": name != "brax", "fair statistics": name != "brax"},
+            "supported": {"stagger": True, "monitor": own_loop, "fair statistics": own_loop},
             "lines": stack.lines,
             "cost": cost_in_words(cost, stack.environment),
             "microseconds": cost,

@@ -104,13 +104,13 @@ def random_forces() -> Callable[[], torch.Tensor]:
     return lambda: torch.rand(COPIES, 1, generator=generator) - 0.5
 
 
-def run_rsl_rl(random_counters: bool = False) -> Ages:
+def run_rsl_rl(way: str = "steadyrl") -> Ages:
     from simulators import GymnasiumVecEnv
     from steadyrl.integrations.torch.rsl_rl import StaggeredVecEnv
 
     bare, forces = GymnasiumVecEnv(NAME, COPIES, 500), random_forces()
-    env = bare if random_counters else StaggeredVecEnv(bare, seed=SEED, log_interval=0)
-    if random_counters:  # what the runner does with init_at_random_ep_len=True
+    env = StaggeredVecEnv(bare, seed=SEED, log_interval=0) if way == "steadyrl" else bare
+    if way == "random counters":  # what the runner does with init_at_random_ep_len=True
         torch.manual_seed(SEED)
         bare.episode_length_buf = torch.randint_like(bare.episode_length_buf, high=int(bare.max_episode_length))
 
@@ -140,7 +140,7 @@ def run_skrl() -> Ages:
     return ages()
 
 
-def run_torchrl(random_horizons: bool = False) -> Ages:
+def run_torchrl(way: str = "steadyrl") -> Ages:
     from torchrl.collectors import Collector
     from torchrl.envs import Compose, GymWrapper, RandomTruncationTransform, StepCounter, TransformedEnv
 
@@ -148,8 +148,9 @@ def run_torchrl(random_horizons: bool = False) -> Ages:
 
     mode = {"autoreset_mode": AutoresetMode.DISABLED}
     envs = gymnasium.make_vec(NAME, COPIES, vectorization_mode="sync", vector_kwargs=mode)
-    transform = RandomTruncationTransform(1, 500) if random_horizons else StaggerTransform(seed=SEED)
-    env = TransformedEnv(GymWrapper(envs, categorical_action_encoding=True), Compose(StepCounter(), transform))
+    ways = {"steadyrl": [StaggerTransform(seed=SEED)], "random horizons": [RandomTruncationTransform(1, 500)]}
+    transforms = Compose(StepCounter(), *ways.get(way, []))
+    env = TransformedEnv(GymWrapper(envs, categorical_action_encoding=True), transforms)
     env.set_seed(SEED)
     torch.manual_seed(SEED)
     collector = Collector(env, None, frames_per_batch=COPIES, total_frames=-1)
@@ -288,7 +289,10 @@ STACKS: dict[str, dict[str, Any]] = {
         "package": "rsl-rl-lib",
         "run": run_rsl_rl,
         "way": "counters",
-        "peer": ("init_at_random_ep_len", lambda: run_rsl_rl(random_counters=True)),
+        "peers": {
+            "`init_at_random_ep_len`": lambda: run_rsl_rl("random counters"),
+            "nothing": lambda: run_rsl_rl("nothing"),
+        },
         "same_step": True,
         "supported": ALL,
         "lines": [
@@ -302,7 +306,10 @@ STACKS: dict[str, dict[str, Any]] = {
         "package": "torchrl",
         "run": run_torchrl,
         "way": "torch",
-        "peer": ("RandomTruncationTransform", lambda: run_torchrl(random_horizons=True)),
+        "peers": {
+            "`RandomTruncationTransform`": lambda: run_torchrl("random horizons"),
+            "nothing": lambda: run_torchrl("nothing"),
+        },
         "same_step": True,
         "supported": ALL,
         "lines": [
@@ -376,12 +383,12 @@ def save(name: str, entry: dict[str, Any], script: str = "") -> None:
     path = RESULTS / "stacks" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(entry, indent=1) + "\n")
-    print(name, entry.get("cost"), entry.get("distance"), entry.get("peer"), flush=True)
+    print(name, entry.get("cost"), entry.get("distance"), entry.get("peers"), flush=True)
 
 
-def run(name: str) -> None:
-    stack = STACKS[name]
-    costs = cost(stack["way"])
+def run(name: str, *, keep_cost: bool) -> None:
+    stack, before = STACKS[name], RESULTS / "stacks" / f"{name}.json"
+    costs = json.loads(before.read_text())["microseconds"] if keep_cost else cost(stack["way"])
     entry = {
         "stack": stack["stack"],
         "version": version(stack["package"]),
@@ -392,9 +399,9 @@ def run(name: str) -> None:
         "distance": live(stack["run"](), same_step=stack["same_step"]),
         "tested": True,
     }
-    if "peer" in stack:
-        peer, start = stack["peer"]
-        entry["peer"] = {"name": peer, "distance": live(start(), same_step=stack["same_step"])}
+    if "peers" in stack:
+        ways = stack["peers"].items()
+        entry["peers"] = {name: live(start(), same_step=stack["same_step"]) for name, start in ways}
     save(name, entry)
 
 
@@ -402,7 +409,9 @@ def main() -> None:
     names = [*STACKS, "cleanrl", *UNTESTED]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(names)}; all if none is given")
-    chosen = parser.parse_args().names or names
+    parser.add_argument("--keep-cost", action="store_true", help="measure distances only; the cost stays as it is")
+    given = parser.parse_args()
+    chosen = given.names or names
     torch.set_num_threads(1)
     for name in chosen:
         if name == "cleanrl":
@@ -413,7 +422,7 @@ def main() -> None:
         elif name in UNTESTED:
             save(name, {"version": "read, not run", **UNTESTED[name], "cost": "", "distance": {}, "tested": False})
         else:
-            run(name)
+            run(name, keep_cost=given.keep_cost)
 
 
 if __name__ == "__main__":

@@ -94,13 +94,13 @@ def stacks(results: Path) -> str:
         distances = [_distance(entry["distance"].get(after)) for after in ("1", "2")]
         label = entry["stack"] + ("" if entry["tested"] else " (untested)")
         lines.append(f"| {' | '.join([label, entry['version'], *marks, *distances, str(entry['cost']) or '-'])} |")
-    peers = [(entry["stack"], entry["peer"], entry["distance"]) for entry in found.values() if "peer" in entry]
+    peers = [entry for entry in found.values() if "peers" in entry]
     if peers:
         lines += ["", "## Beside what stacks have of their own", ""]
         lines += ["| stack | way | distance (bound) after 1 mean length | after 2 |", "|---|---|---|---|"]
-        for stack, peer, distance in peers:
-            for way, at in (("steadyrl", distance), (f"`{peer['name']}`", peer["distance"])):
-                lines.append(f"| {stack} | {way} | {_distance(at['1'])} | {_distance(at['2'])} |")
+        for entry in peers:
+            for way, at in {"steadyrl": entry["distance"], **entry["peers"]}.items():
+                lines.append(f"| {entry['stack']} | {way} | {_distance(at['1'])} | {_distance(at['2'])} |")
     lines += ["", "## The lines to write"]
     for name in order:
         entry = found[name]

@@ -13,6 +13,7 @@ from torchrl.envs import (
     Compose,
     GymEnv,
     GymWrapper,
+    ParallelEnv,
     RandomTruncationTransform,
     SerialEnv,
     StepCounter,
@@ -116,6 +117,18 @@ def test_fixed_lengths_are_even_after_one_episode_and_sooner_than_by_random_hori
     assert distances["StaggerTransform"] == (pytest.approx(0.2, abs=0.05), pytest.approx(0.0, abs=0.05))
     assert distances["RandomTruncationTransform"][0] > 0.4
     assert distances["RandomTruncationTransform"][1] > 0.15
+
+
+def cart():
+    return GymEnv("CartPole-v1", categorical_action_encoding=True)
+
+
+def test_copies_in_processes_of_their_own_are_staggered():
+    stagger = StaggerTransform(seed=0)
+    env = TransformedEnv(ParallelEnv(2, cart), stagger)
+    env.rollout(40, break_when_any_done=False)
+    assert stagger.staggering.cuts > 0
+    env.close()
 
 
 def test_serial_copies_and_specs():

@@ -73,8 +73,21 @@ class StaggeredBrax(Wrapper):  # type: ignore[misc]
         law, cut = stagger.step(own["law"], over & ~own["late"], late_cuts=True)
         steps = after.info["steps"]
         last = jnp.asarray(self._length - self._repeat, dtype=steps.dtype)
-        info = {**after.info, "steps": jnp.where(cut, last, steps), KEY: {"law": law, "late": cut}}
-        return after.replace(info=info)
+        info = {**_with_time_limits(after, self._length), "steps": jnp.where(cut, last, steps)}
+        return after.replace(info={**info, KEY: {"law": law, "late": cut}})
+
+
+def _with_time_limits(state: Any, length: int) -> dict[str, Any]:
+    """Return the information of a state, in which episodes that ended by the time limit are marked as truncated.
+
+    Playground's `full_reset=True` replaces the information of those that are over by that of the new episode, and
+    trainers would take all time limits for ends. That shows in `episode_done`, which is then 0 where `done` is 1.
+    """
+    info: dict[str, Any] = state.info
+    if "episode_done" not in info or "truncation" not in info:
+        return info
+    erased = (state.done != 0) & (info["episode_done"] == 0) & (info["steps"] >= length)
+    return {**info, "truncation": jnp.where(erased, jnp.ones_like(info["truncation"]), info["truncation"])}
 
 
 def stagger_wrap_fn(wrap: Callable[..., Any] | None = None) -> Callable[..., Any]:

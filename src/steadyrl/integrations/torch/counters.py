@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from steadyrl.common.checks import shown
+from steadyrl.common.checks import shown, whole_number
 from steadyrl.errors import WrapperError
 from steadyrl.integrations.torch.stagger import TorchStagger
 from steadyrl.integrations.torch.statistics import TorchFairStatistics
@@ -39,6 +39,7 @@ class CounterStagger:
         counters: name of its tensor of counters, one for each copy.
         limit: its time limit in steps, one number or one for each copy; or the name under which the simulator has it.
         seed: seed of the choice between copies of the same age; None takes another one every time.
+        log_interval: steps from one `log_now` to the next; 0 means none.
 
     Raises:
         WrapperError: if the simulator has no such counters or limit.
@@ -51,8 +52,11 @@ class CounterStagger:
         counters: str = "episode_length_buf",
         limit: Any = "max_episode_length",
         seed: int | None = None,
+        log_interval: int = 16,
     ) -> None:
         self.env, self.name, self._limit = env, counters, limit
+        self.log_interval = log_interval and whole_number("log_interval", log_interval, WrapperError)
+        self._steps = 0
         found = self.counters
         if not isinstance(found, torch.Tensor) or found.ndim != 1 or self.limit is None:
             raise WrapperError(
@@ -100,6 +104,7 @@ class CounterStagger:
         counters = self.counters
         limit = torch.as_tensor(self.limit, device=counters.device).to(counters.dtype)
         self.write(torch.where(cut, limit, counters))
+        self._steps += 1
         return cut
 
     def reset(self) -> None:
@@ -107,6 +112,11 @@ class CounterStagger:
         self.staggering.reset()
         self.statistics.reset()
         self._late = torch.zeros_like(self._late)
+
+    @property
+    def log_now(self) -> bool:
+        """Whether this is the step of an entry in the log."""
+        return bool(self.log_interval) and self._steps % self.log_interval == 0
 
     def log(self) -> dict[str, torch.Tensor]:
         """Return what loggers write down of ages and episodes, as tensors on the device; does not wait."""

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from steadyrl.common.checks import check_seed, whole_number
-from steadyrl.errors import DelaysError, MissingExtraError, WrapperError
+from steadyrl.common.checks import check_seed
+from steadyrl.errors import DelaysError, MissingExtraError
 from steadyrl.integrations.torch.counters import CounterStagger
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.live.designed_staggering import DelaysLike, assigned_delays
@@ -54,18 +54,16 @@ class StaggeredVecEnv(VecEnv):
     """
 
     def __init__(self, env: Any, *, seed: int | None = None, log_interval: int = 16) -> None:
-        self.env, self._stagger = env, CounterStagger(env, seed=seed)
+        self.env, self._stagger = env, CounterStagger(env, seed=seed, log_interval=log_interval)
         self.staggering, self.statistics = self._stagger.staggering, self._stagger.statistics
-        self.log_interval = log_interval and whole_number("log_interval", log_interval, WrapperError)
-        self._steps = 0
+        self.log_interval = self._stagger.log_interval
 
     def step(self, actions: torch.Tensor) -> tuple[Any, torch.Tensor, torch.Tensor, dict[str, Any]]:
         """Step all copies; those that are too many at their age are truncated in the next step."""
         observations, rewards, dones, extras = self.env.step(actions)
         time_outs = extras.get("time_outs")
         self._stagger.step(dones, rewards, None if time_outs is None else (dones != 0) & (time_outs == 0))
-        self._steps += 1
-        if self.log_interval and self._steps % self.log_interval == 0:
+        if self._stagger.log_now:
             name = "episode" if "episode" in extras else "log"  # the runner reads one of them
             extras = {**extras, name: {**extras.get(name, {}), **self._stagger.log()}}
         return observations, rewards, dones, extras

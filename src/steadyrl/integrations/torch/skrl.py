@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from steadyrl.common.checks import whole_number
-from steadyrl.errors import MissingExtraError, WrapperError
+from steadyrl.errors import MissingExtraError
 from steadyrl.integrations.torch.counters import CounterStagger
 
 try:
@@ -56,17 +55,18 @@ class StaggeredWrapper(Wrapper):
         environment_info: str = "episode",
     ) -> None:
         super().__init__(env)
-        self._stagger = CounterStagger(self._unwrapped, counters=counters, limit=limit, seed=seed)
+        self._stagger = CounterStagger(
+            self._unwrapped, counters=counters, limit=limit, seed=seed, log_interval=log_interval
+        )
         self.staggering, self.statistics = self._stagger.staggering, self._stagger.statistics
-        self.log_interval = log_interval and whole_number("log_interval", log_interval, WrapperError)
-        self.environment_info, self._steps = environment_info, 0
+        self.log_interval = self._stagger.log_interval
+        self.environment_info = environment_info
 
     def step(self, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Any]:
         """Step all copies; those that are too many at their age are truncated in the next step."""
         observations, rewards, terminated, truncated, infos = self._env.step(actions)
         self._stagger.step(terminated | truncated, rewards, terminated)
-        self._steps += 1
-        if self.log_interval and self._steps % self.log_interval == 0:
+        if self._stagger.log_now:
             log = {**infos.get(self.environment_info, {}), **self._stagger.log()}
             infos = {**infos, self.environment_info: log}
         return observations, rewards, terminated, truncated, infos

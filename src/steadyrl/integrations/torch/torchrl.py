@@ -150,7 +150,7 @@ def _resets_itself(env: Any) -> bool:
         if any(isinstance(transform, VecGymEnvTransform) for transform in transforms):
             return True
         env = env.base_env
-    return bool(getattr(env, "_torchrl_native_autoreset", False))
+    return getattr(env, "_torchrl_native_autoreset", False) is True  # a ParallelEnv answers any name with a function
 
 
 def _entry(tensordict: Any, name: str) -> torch.Tensor:
