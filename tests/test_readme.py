@@ -19,6 +19,12 @@ def example(number):
     return re.findall(r"```python\n(.*?)```", README, re.DOTALL)[number]
 
 
+def test_the_two_commands_for_a_fresh_machine_are_named():
+    assert "\n    make demo " in README
+    assert "\n    make test " in README
+    assert "\nmake test\n" in (ROOT / ".ci" / "run").read_text()
+
+
 def test_the_readme_is_at_most_ninety_lines():
     assert len(README.splitlines()) <= 90
 
