@@ -404,3 +404,24 @@ def test_an_environment_that_prints_leaves_json_valid(tmp_path, command):
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True, env=environment)
     assert isinstance(json.loads(done.stdout), dict)
     assert "step" in done.stderr
+
+
+class Closing(Dice):
+    """Raises GeneratorExit, as a generator does that is closed, in its constructor or in a step."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.where = where
+        if where == "constructor":
+            raise GeneratorExit
+
+    def step(self, action):
+        if self.where == "step":
+            raise GeneratorExit
+        return super().step(action)
+
+
+@pytest.mark.parametrize(("where", "error"), [("constructor", RolloutError), ("step", EnvironmentRaisedError)])
+def test_an_environment_that_raises_generator_exit_is_named(where, error):
+    with pytest.raises(error, match="GeneratorExit"):
+        collect_episodes(partial(Closing, where), "uniform", 3, backend="serial")

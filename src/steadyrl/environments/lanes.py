@@ -140,7 +140,7 @@ class GymnasiumLanes:
                     self._dtype = getattr(observation, "dtype", None)
                 if type(terminated) is not bool or type(truncated) is not bool:
                     terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated)
-            except (Exception, SystemExit) as error:
+            except (Exception, SystemExit, GeneratorExit) as error:
                 ended.append(Ending(lane, False, False, error))
                 continue
             if terminated or truncated:
@@ -177,5 +177,5 @@ class GymnasiumLanes:
             self._watch(self._numbers[lane], 0)
             observation, _ = self._envs[lane].reset(seed=self._seeds[lane])
             self._write(self._rows[lane], observation)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, GeneratorExit) as error:
             ended.append(Ending(lane, False, False, error))

@@ -50,7 +50,7 @@ class Source:
             ) from error
         except (SteadyrlError, MemoryError):
             raise
-        except Exception as error:
+        except (Exception, GeneratorExit) as error:
             raise RolloutError(
                 f"{self.name} raised {type(error).__name__}: {error} while it was made; repair the environment"
             ) from error
