@@ -45,7 +45,7 @@ def test_a_device_has_the_numbers_of_the_host_and_nobody_waits(memory):
 
 def test_what_cannot_be_used_is_named():
     statistics = TorchFairStatistics(3)
-    with pytest.raises(StatisticsError, match=r"rewards is .*shape \(3,\)"):
+    with pytest.raises(StatisticsError, match=r"rewards has shape \(2,\); .* must be \(3,\)"):
         statistics.update(torch.ones(2), torch.zeros(3, dtype=torch.bool))
     with pretend_device(), waiting_allowed(), pytest.raises(StatisticsError, match="nothing was seen yet"):
         TorchFairStatistics(3, device=DEVICE).report()
