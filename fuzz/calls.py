@@ -28,6 +28,7 @@ SECONDS = 60.0
 LARGE = 50_000
 """A number from which on an argument is large."""
 GIGABYTES = 4.0
+OTHERWISE = "calls that ended otherwise: findings, of which those alike count once"
 
 Target = tuple[Callable[..., Any], Callable[[], dict[str, Any]]]
 
@@ -567,7 +568,7 @@ def attack(trial: Trial, only: str = "") -> None:
         functions = set()
         for call, end in zip(lines[::2], lines[1::2], strict=False):
             functions.add(call[1])
-            trial.tried[f"calls that ended in {end[0]}" if end[0] != "FOUND" else "calls with another end"] += 1
+            trial.tried[OTHERWISE if end[0] == "FOUND" else f"calls that ended in {end[0]}"] += 1
             place = (call[1], end[1].rpartition("[")[2] or end[1])
             if end[0] == "FOUND" and place not in seen:
                 seen.add(place)
