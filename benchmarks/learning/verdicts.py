@@ -57,6 +57,8 @@ def verdicts(results: dict[str, Any]) -> list[Verdict]:
 
 
 def _listed(found: dict[str, str]) -> str:
+    if set(found.values()) == {WAITING}:
+        return "rows are missing"
     kinds: dict[str, list[str]] = {}
     for task, kind in found.items():
         kinds.setdefault(kind, []).append(task)
