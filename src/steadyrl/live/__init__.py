@@ -6,8 +6,8 @@ Everything here sees the rewards and ends of episodes and nothing else of an env
 - `lockstep`: two tests for lockstep, with a stated rate of false alarms
 - `phase`: `PhaseTracker` follows the ages and reports how far they are from the steady state
 - `array_library`: what numpy, PyTorch and JAX have in common, and the few functions that the standard lacks
-- `stagger_law`: anytime-optimal staggering as pure functions: who is truncated when; `stagger_controller` has
-  `StaggerController`, the shell around them
+- `stagger_law`: anytime-optimal staggering as pure functions: who is truncated when; `stagger_memory` has its state and
+  what it knows of lengths, `stagger_controller` has `StaggerController`, the shell around them
 - `designed_staggering`: designed delays as a schedule of truncations, one for each environment
 - `fair_law`: mean return, length and success of all episodes, running ones included, as pure functions;
   `fair_statistics` has `FairStatistics`, the shell around them, and `fair_report` its report with intervals
