@@ -53,23 +53,31 @@ class Trial:
 
 
 class TimeLimit(BaseException):
-    """A call took longer than it may; a BaseException, so that nobody catches it for something else."""
+    """A call took longer than it may."""
 
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeLimit in the block after some seconds."""
+    """Raise TimeLimit after some seconds, whatever the block makes of it: an error of an environment, for example."""
+    passed = False
 
     def stop(number: int, frame: object) -> None:
+        nonlocal passed
+        passed = True
         raise TimeLimit
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
+    except BaseException:
+        if not passed:
+            raise
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+    if passed:
+        raise TimeLimit
 
 
 def limit_memory(gigabytes: float) -> None:

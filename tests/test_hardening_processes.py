@@ -20,6 +20,7 @@ from gymnasium import spaces
 
 from scripted import Dice, Faulty, same
 from steadyrl import Episodes, collect_episodes, diagnose
+from steadyrl.cli import commands
 from steadyrl.common.quiet import output_to_stderr
 from steadyrl.errors import EnvironmentRaisedError, EpisodeError, InvalidStepError, NonFiniteError, RolloutError
 from steadyrl.rollouts import planning
@@ -406,22 +407,97 @@ def test_an_environment_that_prints_leaves_json_valid(tmp_path, command):
     assert "step" in done.stderr
 
 
-class Closing(Dice):
-    """Raises GeneratorExit, as a generator does that is closed, in its constructor or in a step."""
+class Apart(BaseException):
+    """An error that `except Exception` does not catch."""
 
-    def __init__(self, where):
+
+class Raising(Dice):
+    """Raises what `except Exception` does not catch, in its constructor or in a step."""
+
+    def __init__(self, where, what):
         super().__init__()
-        self.where = where
+        self.where, self.what = where, what
         if where == "constructor":
-            raise GeneratorExit
+            raise what
 
     def step(self, action):
         if self.where == "step":
-            raise GeneratorExit
+            raise self.what
         return super().step(action)
 
 
+@pytest.mark.parametrize("what", [GeneratorExit, Apart])
 @pytest.mark.parametrize(("where", "error"), [("constructor", RolloutError), ("step", EnvironmentRaisedError)])
-def test_an_environment_that_raises_generator_exit_is_named(where, error):
-    with pytest.raises(error, match="GeneratorExit"):
-        collect_episodes(partial(Closing, where), "uniform", 3, backend="serial")
+def test_an_environment_that_raises_what_few_catch_is_named(where, error, what):
+    with pytest.raises(error, match=what.__name__):
+        collect_episodes(partial(Raising, where, what), "uniform", 3, backend="serial")
+
+
+def test_a_keyboard_interrupt_of_an_environment_in_a_worker_is_an_error():
+    """It is no Ctrl-C there, and once killed the worker with its traceback, again and again."""
+    with pytest.raises(RolloutError, match="raised KeyboardInterrupt, so there is no result"):
+        collect_episodes(partial(Raising, "step", KeyboardInterrupt), "uniform", 3, backend="processes", workers=1)
+
+
+def test_what_few_catch_ends_in_a_sentence_wherever_it_is_raised(tmp_path, monkeypatch, capsys):
+    (tmp_path / "strange.py").write_text(
+        "import gymnasium\nfrom scripted import Dice\nclass Apart(BaseException): pass\n"
+        "class Strange(Dice):\n    @property\n    def fixed_episode(self): raise Apart('no')\n"
+        "gymnasium.register('Strange-v0', entry_point=Strange)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    words = [
+        "collect",
+        "strange:Strange-v0",
+        "--episodes",
+        "3",
+        "--backend",
+        "serial",
+        "--out",
+        str(tmp_path / "a.npz"),
+    ]
+    monkeypatch.setattr(sys, "argv", ["steadyrl", *words])
+    with pytest.raises(SystemExit) as end:
+        commands.run()
+    assert end.value.code == 2
+    assert "Apart: no" in capsys.readouterr().err
+
+
+class Multiplying(Dice):
+    """Forks in every copy, in its constructor, its reset or a step; the children go on, or raise an error."""
+
+    def __init__(self, folder, where, then):
+        super().__init__()
+        self.folder, self.where, self.then = Path(folder), where, then
+        self.fork("constructor")
+
+    def fork(self, where):
+        if where == self.where and len(list(self.folder.iterdir())) < 200:  # so that a fault is no fork bomb
+            child = os.fork()
+            (self.folder / f"{child or os.getpid()}").touch()
+            if child == 0 and self.then == "raises":
+                raise ValueError("the child")
+
+    def reset(self, **options):
+        self.fork("reset")
+        return super().reset(**options)
+
+    def step(self, action):
+        if self.steps == 1:
+            self.fork("step")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("then", ["goes on", "raises"])
+@pytest.mark.parametrize("where", ["constructor", "reset", "step"])
+def test_children_that_environments_fork_fork_no_more(tmp_path, capfd, where, then):
+    """A child went on through the other copies of its block, where it forked again: 2^n processes for n copies."""
+    make = partial(Multiplying, str(tmp_path), where, then)
+    found = collect_episodes(make, "uniform", 6, block_size=6, backend="serial")
+    np.testing.assert_array_equal(
+        found.lengths, collect_episodes(Dice, "uniform", 6, block_size=6, backend="serial").lengths
+    )
+    children = [int(path.name) for path in tmp_path.iterdir()]
+    assert 6 <= len(children) <= 20  # copies of the block, of the description and of the look at repeatability
+    assert all(is_gone(child) for child in children)
+    assert "Traceback" not in capfd.readouterr().err

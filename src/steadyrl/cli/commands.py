@@ -60,6 +60,14 @@ def _own_exit_codes(command: Callable[..., None]) -> Callable[..., None]:
                 f"the environment or the policy called sys.exit({error.code!r}), so there is no result; have it raise "
                 "an error, or end the episode, instead"
             ) from error
+        except Exception:
+            raise
+        except BaseException as error:
+            said = f": {error}" if str(error) else ""
+            raise RolloutError(
+                f"the environment or the policy raised {type(error).__name__}{said}, so there is no result; have it "
+                "raise an ordinary error, or end the episode, instead"
+            ) from error
 
     return guarded
 

@@ -1,4 +1,4 @@
-"""The processors of this machine."""
+"""The processors of this machine, and which process this is."""
 
 from __future__ import annotations
 
@@ -8,3 +8,29 @@ import os
 def cores() -> int:
     """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_forks = [0]
+"""How often a fork has led to this process: a child has one more than its parent. Read as `_forks[0]`, in 20 ns."""
+
+
+def _count_fork() -> None:
+    _forks[0] += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
+
+
+class Process:
+    """The process in which something began; an environment that forks must not have it done twice, or 2^n times."""
+
+    __slots__ = ("_born",)
+
+    def __init__(self) -> None:
+        self._born = _forks[0]
+
+    def end_child(self) -> None:
+        """End at once if this is no longer the process, but a child of it that came back from a call."""
+        if _forks[0] != self._born:
+            os._exit(1)

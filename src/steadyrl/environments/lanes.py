@@ -17,6 +17,7 @@ import numpy as np
 from numpy import ndarray
 from numpy.typing import NDArray
 
+from steadyrl.common.machine import Process
 from steadyrl.environments.codecs import ActionCodec, ObservationCodec
 from steadyrl.environments.returned import as_flag, as_reward
 from steadyrl.environments.sources import Source, close_quietly
@@ -98,6 +99,7 @@ class GymnasiumLanes:
         self._shape = codec.space.shape if codec.plain else None
         self._dtype: Any = None  # of the observations that were checked last
         self._envs = [source.make() for _ in range(count)]
+        self._process = Process()
         self.observations = np.zeros((count, codec.width))
         self.rewards = np.zeros(count)
         self._rows = list(self.observations)
@@ -122,6 +124,7 @@ class GymnasiumLanes:
         """Step or reset each lane in turn."""
         ended: list[Ending] = []
         envs, rows, rewards, state, write = self._envs, self._rows, self.rewards, self._state, self._write
+        end_child = self._process.end_child
         shape, dtype = self._shape, self._dtype
         for lane, action in enumerate(self._actions.sent(self._sent)):
             if state[lane] != RUNS:
@@ -132,6 +135,7 @@ class GymnasiumLanes:
                     self._steps[lane] += 1
                     self._watch(self._numbers[lane], self._steps[lane])
                 observation, reward, terminated, truncated, _ = envs[lane].step(action)
+                end_child()
                 rewards[lane] = reward if type(reward) is float else as_reward(reward)
                 if type(observation) is ndarray and observation.dtype is dtype and observation.shape == shape:
                     rows[lane][:] = observation
@@ -140,7 +144,10 @@ class GymnasiumLanes:
                     self._dtype = getattr(observation, "dtype", None)
                 if type(terminated) is not bool or type(truncated) is not bool:
                     terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated)
-            except (Exception, SystemExit, GeneratorExit) as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                end_child()
                 ended.append(Ending(lane, False, False, error))
                 continue
             if terminated or truncated:
@@ -176,6 +183,10 @@ class GymnasiumLanes:
         try:
             self._watch(self._numbers[lane], 0)
             observation, _ = self._envs[lane].reset(seed=self._seeds[lane])
+            self._process.end_child()
             self._write(self._rows[lane], observation)
-        except (Exception, SystemExit, GeneratorExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self._process.end_child()
             ended.append(Ending(lane, False, False, error))

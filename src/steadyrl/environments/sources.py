@@ -6,7 +6,6 @@ the same environment there.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from steadyrl.common.checks import as_keywords, shortened, shown
 from steadyrl.common.identity import fingerprint, readable_name
+from steadyrl.common.machine import Process
 from steadyrl.common.terminal import clean
 from steadyrl.environments.process_env import ProcessEnv
 from steadyrl.errors import MissingExtraError, RolloutError, SteadyrlError
@@ -42,18 +42,21 @@ class Source:
 
     def make(self) -> Any:
         """Return a new environment."""
+        process = Process()
         try:
             env = self.factory()
         except SystemExit as error:
             raise RolloutError(
                 f"{self.name} called sys.exit({error.code!r}) while it was made; have it raise an error instead"
             ) from error
-        except (SteadyrlError, MemoryError):
+        except (SteadyrlError, MemoryError, KeyboardInterrupt):
             raise
-        except (Exception, GeneratorExit) as error:
+        except BaseException as error:
             raise RolloutError(
                 f"{self.name} raised {type(error).__name__}: {error} while it was made; repair the environment"
             ) from error
+        finally:
+            process.end_child()
         if not isinstance(env, gymnasium.Env):
             raise RolloutError(
                 f"the function {self.name} returned {type(env).__name__}, not a gymnasium.Env; a vector environment "
@@ -120,8 +123,12 @@ def describe(source: Source) -> Description:
 
 def close_quietly(env: Any) -> None:
     """Close an environment whose results are already collected, and ignore errors that it raises while closing."""
-    with contextlib.suppress(Exception, SystemExit):
+    try:
         env.close()
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        pass
 
 
 def _make(id_or_spec: Any, arguments: Mapping[str, Any]) -> Any:

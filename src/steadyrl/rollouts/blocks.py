@@ -6,7 +6,6 @@ their ends, and returns arrays. The bytes are the same whoever runs it, wherever
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -14,6 +13,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from steadyrl.common.machine import Process
 from steadyrl.environments.codecs import ActionCodec, ObservationCodec
 from steadyrl.environments.lanes import GymnasiumLanes, Lanes, Watch
 from steadyrl.environments.seeding import block_generator, episode_seeds
@@ -156,7 +156,7 @@ def run_block(
         beat: numbers shared with a supervisor: the present episode, its step, and a count of all steps.
         cuts: episodes (by number in the run) that are known to hang or crash, with the step and which of the two.
     """
-    block, process = Block.of(task, index), os.getpid()
+    block, process = Block.of(task, index), Process()
     local = {n - block.first: cut for n, cut in (cuts or {}).items() if block.first <= n < block.first + block.count}
     watch = Watch(beat, local)
     groups = _lanes(block, watch)
@@ -170,8 +170,7 @@ def run_block(
     finally:
         for lanes in groups:
             lanes.close()
-        if os.getpid() != process:  # the environment forked, and this is the child: it must not go on with our work
-            os._exit(1)
+        process.end_child()
     arrays = collector.arrays()
     first: Episode | None = getattr(collector, "first", None)
     if index == 0 and task.check_repeatable and first is not None:

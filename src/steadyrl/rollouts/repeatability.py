@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from steadyrl.common.machine import Process
 from steadyrl.environments.codecs import ActionCodec, ObservationCodec
 from steadyrl.environments.lanes import Watch
 from steadyrl.environments.returned import as_reward
@@ -49,7 +50,7 @@ def repeats(
     write = observations.writer()
     row = np.zeros(observations.width)
     sent = actions.sent(first.actions)
-    env = source.make()
+    env, process = source.make(), Process()
     try:
         watch(0, 0)
         write(row, env.reset(seed=seed)[0])
@@ -61,9 +62,12 @@ def repeats(
             write(row, observation)
             if as_reward(reward) != first.rewards[step] or not _same(row, first.observations[step + 1]):
                 return False
-    except (Exception, SystemExit):  # it did not raise the first time
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # it did not raise the first time
         return False
     finally:
+        process.end_child()
         close_quietly(env)
     return True
 

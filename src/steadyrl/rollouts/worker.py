@@ -82,22 +82,28 @@ def serve(connection: Connection, beat: NDArray[np.int64], payload: bytes) -> No
         beat[3] = 1
         try:
             answer: Any = ("done", run_block(task, block, beat=beat, cuts=cuts))
-        except Exception as error:
+        except BaseException as error:  # also KeyboardInterrupt, which is no Ctrl-C: that one is ignored here
             answer = failure(error)
         beat[3] = 0
         connection.send(answer)
 
 
-def failure(error: Exception) -> tuple[str, Exception, str]:
+def failure(error: BaseException) -> tuple[str, Exception, str]:
     """Return an error as an answer that can be sent, with the traceback that it had here."""
     import pickle
 
+    from steadyrl.errors import RolloutError
+
     text = traceback.format_exc()
+    if not isinstance(error, Exception):
+        said = f": {error}" if str(error) else ""
+        error = RolloutError(
+            f"the environment or the policy raised {type(error).__name__}{said}, so there is no result; have it raise "
+            "an ordinary error, or end the episode, instead"
+        )
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # an exception that cannot be pickled
-        from steadyrl.errors import RolloutError
-
         error = RolloutError(f"{type(error).__name__}: {error}")
     return "failed", error, text
 

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 
-from steadyrl.common.machine import cores
+from steadyrl.common.machine import Process, cores
 from steadyrl.environments.codecs import ObservationCodec
 from steadyrl.environments.returned import as_flag, as_info, as_observation, as_reward, as_state
 from steadyrl.environments.sources import Description, Source, close_quietly
@@ -192,7 +192,7 @@ class _Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
-        self._process = os.getpid()
+        self._process = Process()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode, and look at what came back."""
@@ -215,8 +215,7 @@ class _Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"the environment called sys.exit({error.code!r}); have it raise an error, or end the episode, instead"
             ) from error
         finally:
-            if os.getpid() != self._process:
-                os._exit(1)
+            self._process.end_child()
 
     def _look_at(self, observation: Any) -> None:
         space = self.env.observation_space
