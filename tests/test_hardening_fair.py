@@ -615,3 +615,23 @@ def test_rewards_of_transitions_of_the_only_action_may_be_one_matrix():
     one = LearningProcess.from_mdp(transitions[None], rewards, [1, 0], terminal=[1])
     other = LearningProcess.from_mdp(transitions[None], rewards[None], [1, 0], terminal=[1])
     assert one.digest == other.digest
+
+
+def one_environment(returns):
+    """The log of one environment whose episodes all have ten steps."""
+    n = len(returns)
+    whole = np.arange(n)
+    return EpisodeLog(np.zeros(n, dtype=int), 10 * whole, np.full(n, 10), returns, None, 1, "a test")
+
+
+def test_one_huge_return_does_not_spoil_the_means_after_it():
+    """Differences of running sums lacked, in every later mean, the digits that 1e18 had taken."""
+    returns = np.ones(300)
+    returns[5] = 1e18
+    assert audit_log(one_environment(returns), window=10).logged[-1] == 1.0
+
+
+def test_returns_whose_sum_overflows_are_refused_without_a_warning(recwarn):
+    with pytest.raises(StatisticsError, match="the sum of the returns overflows"):
+        audit_log(one_environment(np.full(60, 1.7e308)))
+    assert not recwarn

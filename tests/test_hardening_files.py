@@ -31,6 +31,7 @@ from steadyrl.common.identity import fingerprint, readable_name
 from steadyrl.common.storage import array_digest, load_arrays, locked, save_arrays, write_atomically, written_atomically
 from steadyrl.environments.codecs import action_codec, observation_codec
 from steadyrl.errors import FileFormatError, RolloutError, TrainingError
+from steadyrl.lengths.files import read_lengths
 from steadyrl.policies.files import load_policy
 from steadyrl.policies.networks import random_gaussian_policy
 from steadyrl.policies.tensors import read_safetensors
@@ -707,3 +708,28 @@ def test_the_recorded_call_makes_the_same_samples_again():
     call = found.provenance["command"]
     assert call.startswith("steadyrl.collect_samples('CartPole-v1', 'uniform', 5, [3, 9]")
     assert eval(call, {"steadyrl": steadyrl, "Perturbation": Perturbation}) == found
+
+
+HUGE = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", f"[1, 2, {HUGE}]"),
+        ("a.jsonl", f'{{"episode_length": 3}}\n{{"episode_length": {HUGE}}}\n'),
+        ("a.json", '{"hist_stats": {"episode_lengths": ["a", [1], {}]}}'),
+        ("a.json", '{"hist_stats": {"episode_lengths": [3, true]}}'),
+    ],
+    ids=["digits", "digits in a line", "kinds", "a truth value"],
+)
+def test_logs_with_values_that_are_no_lengths_are_named(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(FileFormatError, match=name):
+        read_lengths(tmp_path / name)
+
+
+@pytest.mark.parametrize("start", [HUGE, "1" + "0" * 400], ids=["5,000 digits", "beyond a float"])
+def test_a_monitor_header_with_an_impossible_time_is_left_out(tmp_path, start):
+    (tmp_path / "monitor.csv").write_text(f'#{{"t_start": {start}, "env_id": "x"}}\nr,l,t\n1,10,1\n1,20,2\n')
+    np.testing.assert_array_equal(read_lengths(tmp_path / "monitor.csv").lengths, [10, 20])

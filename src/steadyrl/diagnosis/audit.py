@@ -216,6 +216,12 @@ def audit_log(
     level = check_level(level, StatisticsError)
     if memory is not None and not (is_number(memory) and memory >= 1):
         raise StatisticsError(f"memory is {shown(memory)}; it must be a number of steps, 1 or more, or math.inf")
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.abs(found.returns).sum()):
+            raise StatisticsError(
+                f"the sum of the returns overflows: they go from {found.returns.min():g} to {found.returns.max():g}; "
+                "scale them down"
+            )
     end = found.end
     times = np.unique(np.linspace(end[0], end[-1], points).astype(np.int64))
     finished = np.searchsorted(end, times, side="right")
@@ -252,9 +258,8 @@ def _mean_rate(rates: Array, longer: NDArray[np.bool_]) -> float:
 
 def _trailing_means(values: Array, finished: Counts, window: int) -> Array:
     """Return the mean over the last `window` of the first `finished` values, for each entry of `finished`."""
-    sums = np.append(0.0, np.cumsum(values))
-    first = np.maximum(finished - window, 0)
-    return np.asarray((sums[finished] - sums[first]) / (finished - first))
+    first = np.maximum(finished - window, 0)  # no differences of running sums: one huge return would spoil later means
+    return np.array([values[i:j].mean() for i, j in zip(first, finished, strict=True)])
 
 
 class _Fair:

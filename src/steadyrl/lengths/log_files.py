@@ -29,13 +29,8 @@ def read_json(stream: IO[str], where: str, column: str | None) -> LoggedLengths:
         first = stream.readline()
     try:
         head = json.loads(first)
-    except json.JSONDecodeError:
-        try:
-            return _from_value(json.loads(first + stream.read()), where, column)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise FileFormatError(f"{where} is not valid JSON ({error})") from error
-    except RecursionError as error:
-        raise FileFormatError(f"{where} is not valid JSON ({error})") from error
+    except (ValueError, RecursionError):
+        return _from_value(_parsed(first + stream.read(), where), where, column)
     lines = _json_lines(stream, where)
     second = next(lines, None)
     if second is None:
@@ -83,10 +78,16 @@ def _scalar(tensor: Any, name: str, where: str) -> float:
 def _json_lines(stream: IO[str], where: str) -> Iterator[Any]:
     for number, line in enumerate(stream, start=2):
         if line.strip():
-            try:
-                yield json.loads(line)
-            except (json.JSONDecodeError, RecursionError) as error:
-                raise FileFormatError(f"{where}, line {number}, is not valid JSON ({error})") from error
+            yield _parsed(line, f"{where}, line {number},")
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise FileFormatError(f"{where} is not valid JSON ({error})") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
+        raise FileFormatError(f"{where} holds JSON that cannot be read ({error})") from error
 
 
 def _from_value(value: Any, where: str, column: str | None) -> LoggedLengths:
@@ -95,7 +96,7 @@ def _from_value(value: Any, where: str, column: str | None) -> LoggedLengths:
         return _from_records(value, where, column)
     if isinstance(value, Mapping):
         if _history(value) is not None:
-            return _from_iterations([value])
+            return _from_iterations([value], where)
         if value and all(isinstance(entry, Mapping) for entry in value.values()):
             return _from_records(list(value.values()), where, column)
         lists = {name: entry for name, entry in _flat(value).items() if isinstance(entry, list)}
@@ -118,14 +119,14 @@ def _from_records(records: Sequence[Any], where: str, column: str | None) -> Log
     if not all(isinstance(record, Mapping) for record in records):
         raise FileFormatError(f"{where} mixes records and other values; give one kind")
     if any(_history(record) is not None for record in records):
-        return _from_iterations(records)
+        return _from_iterations(records, where)
     flat = [_flat(record) for record in records]
     names = list(dict.fromkeys(name for record in flat for name in record))
     name = names[find_column(names, column, where)]
     return LoggedLengths(_as_numbers([record[name] for record in flat if name in record], where))
 
 
-def _from_iterations(records: Sequence[Mapping[str, Any]]) -> LoggedLengths:
+def _from_iterations(records: Sequence[Mapping[str, Any]], where: str) -> LoggedLengths:
     """Return the lengths in RLlib's iterations, each episode once."""
     lengths: list[Any] = []
     before: list[Any] = []
@@ -136,7 +137,7 @@ def _from_iterations(records: Sequence[Mapping[str, Any]]) -> LoggedLengths:
         count = _beyond(before, seen) if new is None else min(new, len(seen))
         lengths += seen[len(seen) - count :]
         before = seen
-    return LoggedLengths(np.array(lengths))
+    return LoggedLengths(_as_numbers(lengths, where))
 
 
 def _history(record: Mapping[str, Any]) -> list[Any] | None:

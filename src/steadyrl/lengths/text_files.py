@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Iterable
 from itertools import chain
 from typing import IO, Any
@@ -15,7 +16,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import shown
+from steadyrl.common.checks import is_number, shown
 from steadyrl.errors import FileFormatError
 from steadyrl.lengths.columns import NAMES, find_column
 from steadyrl.lengths.records import LoggedLengths
@@ -84,12 +85,12 @@ def _next_line(stream: IO[str]) -> str:
 def _monitor_header(comment: str) -> dict[str, Any]:
     try:
         found = json.loads(comment[1:])
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # not JSON, or a number of thousands of digits
         return {}
     if not isinstance(found, dict):
         return {}
     start = found.get("t_start")
-    if not isinstance(start, int | float) or isinstance(start, bool) or not np.isfinite(start):
+    if not is_number(start) or not math.isfinite(start):
         found.pop("t_start", None)
     return found
 
