@@ -89,7 +89,7 @@ def _monitor_header(comment: str) -> dict[str, Any]:
         return {}
     if not isinstance(found, dict):
         return {}
-    start = found.get("t_start")
+    start: Any = found.get("t_start")
     if not is_number(start) or not math.isfinite(start):
         found.pop("t_start", None)
     return found

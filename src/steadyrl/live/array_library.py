@@ -18,8 +18,33 @@ from array_api_compat import numpy as compatible_numpy
 Array = Any
 """An array of any of the libraries."""
 
-# numpy has had the standard's functions since 2.1; calling them directly takes half the time.
-array_numpy: Any = np if hasattr(np, "cumulative_sum") else compatible_numpy
+
+class _Numpy:
+    """numpy's functions, with those of the law called directly: on their way np.sum and its like spend 5 us."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(np if hasattr(np, name) else compatible_numpy, name)  # of the standard, since numpy 2.1
+        setattr(self, name, found)
+        return found
+
+    def sum(self, values: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
+        reduce: Any = np.add.reduce
+        return reduce(values, axis, dtype, None, keepdims)
+
+    def max(self, values: Any, axis: Any = None) -> Any:
+        return np.maximum.reduce(values, axis)
+
+    def cumulative_sum(self, values: Any, axis: int = -1) -> Any:
+        return np.add.accumulate(values, axis)
+
+    def cumulative_prod(self, values: Any, axis: int = -1) -> Any:
+        return np.multiply.accumulate(values, axis)
+
+    def zeros_like(self, values: Any, dtype: Any = None) -> Any:
+        return np.zeros(values.shape, values.dtype if dtype is None else dtype)
+
+
+array_numpy: Any = _Numpy()
 
 
 def library(array: Array) -> Any:
@@ -105,12 +130,6 @@ def at_least(values: Array, low: float) -> Array:
     return np.maximum(values, low) if xp is array_numpy else xp.where(values > low, values, low)
 
 
-def at_most(values: Array, high: int) -> Array:
-    """Return the values, and `high` instead of those above it."""
-    xp = library(values)
-    return np.minimum(values, high) if xp is array_numpy else xp.where(values < high, values, high)
-
-
 def pick(condition: Array, one: Any, other: Any) -> Any:
     """Return one of two numbers."""
     if isinstance(condition, bool | np.bool_):
@@ -134,41 +153,51 @@ def running_min_from_above(values: Array) -> Array:
     return np.minimum.accumulate(values[::-1])[::-1] if xp is array_numpy else -xp.flip(running_max(-xp.flip(values)))
 
 
-def drawn(seed: Array, time: Array, places: Array, members: Array, quota: Array) -> Array:
-    """Return quota[k] of the members at each place k: those to whom `hashed` gives the smallest numbers.
+def drawn(seed: Array, time: Array, places: Array, quota: Array) -> Array:
+    """Return quota[k] of those at each place k: those to whom `hashed` gives the smallest numbers.
 
     Args:
         seed: seed of the numbers.
         time: of the draw; another time gives other numbers.
-        places: [n], where everybody is.
-        members: [n], who can be drawn; everybody has a number of his own, by his place in this array.
-        quota: for each place, how many are drawn, at most as many as there are members.
+        places: [n], where everybody is; everybody has a number of his own, by his place in this array.
+        quota: for each place, how many are drawn, at most as many as there are.
     """
     xp, n, size = library(places), places.shape[0], quota.shape[0]
     if xp is array_numpy:  # only those are looked at who are where somebody is drawn
         found = np.zeros(n, dtype=np.bool_)
-        inside = np.flatnonzero((quota > 0).take(places) & members)
-        where = places[inside]
-        ordered = np.argsort(where * 2**32 + hashed(xp, seed, time, inside))
-        crowd = np.bincount(where)
-        last = np.cumsum(crowd) - crowd + quota[: len(crowd)]
-        where = where[ordered]
-        found[inside[ordered[np.arange(len(inside)) < last[where]]]] = True
+        inside = np.flatnonzero((quota > 0).take(places))
+        where = places.take(inside)
+        keys = (where << 32) + hashed(xp, seed, time, inside)
+        crowd = np.bincount(where, minlength=size)
+        drawn_from = crowd.nonzero()[0]
+        behind = np.add.accumulate(crowd) - crowd  # who is at a place before
+        largest = crowd  # of the keys that are drawn, at each place
+        largest[drawn_from] = np.sort(keys)[(behind + quota)[drawn_from].astype(np.int64) - 1]
+        found[inside[keys <= largest.take(where)]] = True
         return found
     everybody = xp.arange(n, dtype=places.dtype, **beside(places))
     noise = hashed(xp, seed, time, everybody)
-    apart = xp.where(members, places, size)
     # No two numbers are equal, so it does not matter whether a sort is stable. JAX may have no 64 bits.
-    ordered = xp.lexsort((noise, apart)) if is_jax_namespace(xp) else xp.argsort(apart * 2**32 + noise)
+    ordered = xp.lexsort((noise, places)) if is_jax_namespace(xp) else xp.argsort(places * 2**32 + noise)
     where = xp.take(places, ordered, axis=0)
-    crowd = count(places, size, members)
+    crowd = count(places, size)
     rank = xp.astype(everybody, quota.dtype) - xp.take(xp.cumulative_sum(crowd) - crowd, where, axis=0)
     lucky = rank < xp.take(quota, where, axis=0)
     if is_jax_namespace(xp):
-        return xp.zeros_like(lucky).at[ordered].set(lucky) & members
+        return xp.zeros_like(lucky).at[ordered].set(lucky)
     found = xp.empty_like(lucky)
     found[ordered] = lucky
-    return found & members
+    return found
+
+
+def last(flags: Array) -> Array:
+    """Return the last place whose flag is True, or 0."""
+    xp = library(flags)
+    if xp is array_numpy:
+        back = flags[::-1].argmax()  # 0 also if none is True
+        return len(flags) - 1 - back if flags[-1 - back] else back * 0
+    whole = number_types(xp)[1]
+    return xp.max(xp.where(flags, xp.arange(flags.shape[0], dtype=whole, **beside(flags)), 0))
 
 
 def at(values: Array, place: Array) -> Array:
@@ -190,17 +219,37 @@ def hashed(xp: Any, seed: Array, time: Array, numbers: Array | int) -> Array:
     Xor-shifts and odd multipliers, kept to 32 bits, are the same in every array library, and what is drawn does not
     depend on what was drawn before.
     """
+    if xp is array_numpy:
+        return _hashed_numpy(int(seed), int(time), numbers)
     wide = seed_type(xp)
     number = xp.uint32 if is_jax_namespace(xp) else int
     bits = number(0xFFFFFFFF)
-    if xp is array_numpy:  # Python's numbers take less time than arrays of one
-        start: Any = (int(seed) + int(time) * 0x85EBCA6B) & bits
-    else:
-        start = xp.astype(seed, wide) + xp.astype(time, wide) * number(0x85EBCA6B)
+    start = xp.astype(seed, wide) + xp.astype(time, wide) * number(0x85EBCA6B)
     x = (number(numbers) if isinstance(numbers, int) else xp.astype(numbers, wide)) * number(0x9E3779B9)
     x = (x + start) & bits
-    for shift, factor in ((16, 0x21F0AAAD), (15, 0x735A2D97), (15, 1)):
+    for shift, factor in _ROUNDS:
         x = ((x ^ (x >> number(shift))) * number(factor)) & bits
+    return x
+
+
+_ROUNDS = (16, 0x21F0AAAD), (15, 0x735A2D97), (15, 1)
+
+
+def _hashed_numpy(seed: int, time: int, numbers: Array | int) -> Any:
+    """`hashed` with Python's numbers, or in 32 bits, which overflow as they should."""
+    start = (seed + time * 0x85EBCA6B) & 0xFFFFFFFF
+    if isinstance(numbers, int):
+        x: Any = (numbers * 0x9E3779B9 + start) & 0xFFFFFFFF
+        for shift, factor in _ROUNDS:
+            x = ((x ^ (x >> shift)) * factor) & 0xFFFFFFFF
+        return x
+    x = numbers.astype(np.uint32)
+    x *= np.uint32(0x9E3779B9)
+    x += np.uint32(start)
+    for shift, factor in _ROUNDS:
+        x ^= x >> np.uint32(shift)
+        if factor != 1:
+            x *= np.uint32(factor)
     return x
 
 

@@ -76,7 +76,6 @@ class StaggerController:
         self._restarting: Flags = np.zeros(self.num_envs, dtype=bool)
         self._nobody: Flags = np.zeros(self.num_envs, dtype=bool)
         self._pace, self._end_rate, self._known, self._wait = 0.0, 0.0, 0, 0  # of the state (`_remember`)
-        self._reset: Flags = self._nobody  # whose reset the last step followed was
         self._late: Flags | None = None  # who is being truncated in this step (late cuts)
         self.reset(seed=int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed)
 
@@ -139,12 +138,13 @@ class StaggerController:
         ):
             return np.zeros_like(self._nobody)  # `law.looks` is False
         self._follow()
-        ages, ended = self._rows[self._filled - 1] + 1, self._ended[self._filled - 1].copy()
-        self._count()
+        ages, ended = self._rows[self._filled - 1] + 1, self._ended[self._filled - 1]
+        here, over_here = self._count()
         if not (self._active or law.looks(self._state, ages)):
             return np.zeros_like(self._nobody)
         found: tuple[StaggerState, Flags]
-        found = law.decide(self._state, ages, ended, self._reset, same_step=self.same_step)
+        going = self._lived if self.same_step else np.where(ended, 0, ages)
+        found = law.decide(self._state, going, here, over_here, same_step=self.same_step)
         state, cut = found
         self._remember(state)
         if self.late_cuts:
@@ -194,34 +194,38 @@ class StaggerController:
         self._followed = steps
         if self.same_step:
             self._lived = lived
-            self._reset = rows[-1] == -1 if self.late_cuts else self._nobody
             return
         if np.count_nonzero(ended & (rows == 0)):
             at_reset = np.flatnonzero((ended & (rows == 0)).any(axis=0)).tolist()
             raise StaggerError(
                 f"environments {at_reset} ended in the step of their reset; an episode has at least one action"
             )
-        self._reset = rows[-1] == 0
         self._lived, self._restarting = rows[-1].copy(), ended[-1].copy()
 
-    def _count(self) -> None:
-        """Count the steps that were written down, and make room for the ages seen."""
+    def _count(self) -> tuple[Any, Any]:
+        """Count the steps that were written down, and make room for the ages seen.
+
+        Returns:
+            How many environments were at each age in the last of the steps, and how many of these ended.
+        """
         steps = self._filled
         self._follow()
         ages, ended = self._rows[:steps] + 1, self._ended[:steps]
         self._filled = self._followed = 0
         state = law.with_room(self._state, int(ages.max(initial=1)) + 2)
         size, at = len(state.new_visits), ages[ended]
+        visits, ends = count(ages.ravel(), size), count(at, size)
         self._remember(
             state._replace(
-                new_visits=state.new_visits + count(ages.ravel(), size),
-                new_ends=state.new_ends + count(at, size),
+                new_visits=state.new_visits + visits,
+                new_ends=state.new_ends + ends,
                 new_steps=np.int64(self._new_steps),
                 pace=np.float64(self._pace),
                 time=state.time + steps,
                 natural_ends=state.natural_ends + len(at),
             )
         )
+        return (visits, ends) if steps <= 1 else (count(ages[-1], size), count(ages[-1][ended[-1]], size))
 
     def _remember(self, state: StaggerState) -> None:
         """Keep a state, and what every step needs of it at hand."""

@@ -37,12 +37,12 @@ from steadyrl.live.array_library import (
     Array,
     at,
     at_least,
-    at_most,
     beside,
     count,
     drawn,
     hashed,
     how_many,
+    last,
     library,
     pick,
     running_max,
@@ -92,22 +92,24 @@ def step(state: StaggerState, done: Array, *, same_step: bool, late_cuts: bool =
     size = state.new_visits.shape[0]
     places = xp.where(ages < size, ages, size - 1)
     ends = xp.sum(xp.astype(done, state.time.dtype), dtype=state.time.dtype)
+    here, over_here = count(places, size), count(places, size, done)
     state = state._replace(
-        new_visits=state.new_visits + count(places, size),
-        new_ends=state.new_ends + count(places, size, done),
+        new_visits=state.new_visits + here,
+        new_ends=state.new_ends + over_here,
         new_steps=state.new_steps + 1,
         pace=follow_pace(state.pace, ends),
         time=state.time + 1,
         natural_ends=state.natural_ends + ends,
     )
 
-    def look(state: StaggerState, ages: Array, done: Array) -> tuple[StaggerState, Array]:
-        return decide(state, ages, done, ages == 0 if late_cuts else state.restarting, same_step=same_step)
+    def look(state: StaggerState, going: Array, here: Array, over_here: Array) -> tuple[StaggerState, Array]:
+        return decide(state, going, here, over_here, same_step=same_step)
 
-    def wait(state: StaggerState, ages: Array, done: Array) -> tuple[StaggerState, Array]:
-        return state, xp.zeros_like(done)
+    def wait(state: StaggerState, going: Array, *_: Array) -> tuple[StaggerState, Array]:
+        return state, xp.zeros_like(going, dtype=xp.bool)
 
-    state, cut = when(state.active | looks(state, ages), look, wait, state, ages, done)
+    going = xp.where(done, 0, places)
+    state, cut = when(state.active | looks(state, ages), look, wait, state, going, here, over_here)
     state = advance(state, ages, done, cut, same_step)
     return state._replace(ages=xp.where(cut, 0, state.ages)) if late_cuts else state, cut
 
@@ -162,52 +164,54 @@ def surprising(state: StaggerState) -> Array:
 
 
 def decide(
-    state: StaggerState, ages: Array, done: Array, restarting: Array, *, same_step: bool
+    state: StaggerState, going: Array, here: Array, over_here: Array, *, same_step: bool
 ) -> tuple[StaggerState, Array]:
     """Bring survival up to date, compare the ages with it if that is due, and choose whom to truncate.
 
+    Candidates are all whose episode goes on in this step and is not being reset in it. Nobody else is as old in the
+    next state as the youngest of them, so that counts of ages are all that is needed to tell.
+
     Args:
         state: the law's state, this step's visits and ends included.
-        ages: [N], at which episodes end or go on in this step.
-        done: [N], whose episode ended by itself in this step.
-        restarting: [N], who is being reset in this step (NEXT_STEP, or late cuts).
+        going: [N], the age at which each episode goes on in this step, at most `max_age`; 0 where it ended by itself.
+        here: [max_age + 1], how many episodes end or go on at each age.
+        over_here: [max_age + 1], how many end by themselves at each age.
         same_step: whether a reset takes no step of its own.
     """
-    xp, n, oldest = library(done), done.shape[0], state.survival.shape[0] - 1
-    following = xp.where(done, 1, at_most(ages + 1, oldest))
-    crowd = count(following, oldest + 1)
+    xp, n, youngest = library(going), going.shape[0], 2 if same_step else 3
+    ended = xp.sum(over_here)
+    nobody = here[:1] * 0
+    crowd = xp.concat([nobody, nobody + ended + here[0] - over_here[0], (here - over_here)[1:]])
     due = ~state.active | (state.new_steps >= LOOK[0])
-    state = when(due, compare, survive, state, crowd, xp.max(ages))
+    state = when(due, compare, survive, state, crowd, here)
     total = xp.cumulative_sum(state.survival)
-    wanted = n / at(total, xp.max(following))
-    owed = state.carry + wanted - how_many(done)
+    wanted = n / at(total, last(crowd > 0))
+    owed = state.carry + wanted - ended
     least = -1 - 2 * wanted**0.5
     owed = pick(owed > least, owed, least)
-    others = done | restarting
-    available = n - how_many(others)
+    available = xp.sum(crowd[youngest:])
     whole = xp.floor(at_least(owed, 0.0) + ROOM * n)
     number = pick(state.active & (n > 1), pick(whole < available, whole, available), 0.0)
 
-    def some(state: StaggerState, following: Array, crowd: Array, others: Array, number: Array) -> Array:
-        youngest = 2 if same_step else 3
-        quota = quotas(state, crowd - count(following, oldest + 1, others), number, youngest=youngest)
-        return drawn(state.seed, state.time, following, ~others, quota)
+    def some(state: StaggerState, going: Array, crowd: Array, number: Array) -> Array:
+        quota = quotas(state, crowd, number, youngest=youngest)
+        return drawn(state.seed, state.time, going, quota[1:])
 
-    def nobody(state: StaggerState, following: Array, crowd: Array, others: Array, number: Array) -> Array:
-        return xp.zeros_like(others)
+    def none(state: StaggerState, going: Array, crowd: Array, number: Array) -> Array:
+        return xp.zeros_like(going, dtype=xp.bool)
 
-    cut = when(number > 0, some, nobody, state, following, crowd, others, number)
+    cut = when(number > 0, some, none, state, going, crowd, number)
     carry = pick(state.active, owed - number, 0.0)
     return state._replace(carry=carry, cuts=state.cuts + how_many(cut)), cut
 
 
-def compare(state: StaggerState, crowd: Array, oldest: Array) -> StaggerState:
+def compare(state: StaggerState, crowd: Array, here: Array) -> StaggerState:
     """Bring the memories up to date, and decide by the ages whether environments are to be truncated, and when to look.
 
     Args:
         state: the law's state, this step's visits and ends included.
         crowd: how many environments will have each age if nobody is truncated.
-        oldest: the oldest age at which an episode ends or goes on in this step.
+        here: how many episodes end or go on at each age in this step.
     """
     xp, n = library(crowd), state.ages.shape[0]
     early = state.active | (state.new_steps < state.wait)
@@ -219,8 +223,7 @@ def compare(state: StaggerState, crowd: Array, oldest: Array) -> StaggerState:
     uncertain = (1 + 1 / at_least(episodes, 0.25)) ** 0.5  # the target is an estimate, too
     unknown = at(state.survival, state.known + 1) > 0.5 / n + ROOM
     waking = ~state.active & (unknown | (distance > _ALARM * uncertain))
-    within = xp.where(oldest < total.shape[0], oldest, total.shape[0] - 1)
-    lacking = 1 - at(total, within) / total[-1] > 0.75 / n  # older ages, for an environment or more
+    lacking = 1 - at(total, last(here > 0)) / total[-1] > 0.75 / n  # older ages, for an environment or more
     calm = ~unknown & ~lacking & (distance <= _CALM * uncertain)
     active = (state.active | waking) & ~calm & (n > 1)
     return state._replace(wait=wait, active=active, carry=xp.where(waking, 0.0, state.carry), distance=distance)
@@ -231,14 +234,15 @@ def quotas(state: StaggerState, crowd: Array, number: Array, *, youngest: int) -
 
     Args:
         state: the law's state; survival is the target.
-        crowd: how many candidates will have each age if nobody is truncated.
+        crowd: how many environments will have each age if nobody is truncated.
         number: how many are truncated, at least one.
-        youngest: the youngest age that candidates can have.
+        youngest: the youngest age that candidates can have, and nobody else has.
     """
     xp = library(crowd)
     places = xp.arange(crowd.shape[0], dtype=state.known.dtype, **beside(crowd))
+    crowd = xp.where(places >= youngest, crowd, 0.0)
     some = crowd > 0
-    oldest = xp.max(xp.where(some, places, 0))
+    oldest = last(some)
     target = xp.where((places >= youngest) & (places <= oldest), state.survival, 0.0)
     wanted = (xp.sum(crowd) - number) * (target / at_least(xp.sum(target), TINY))
     too_many = xp.where((places < oldest) & some, xp.cumulative_sum(crowd - wanted), number)

@@ -14,6 +14,7 @@ from steadyrl.live.array_library import (
     array_numpy,
     at_least,
     beside,
+    last,
     library,
     number_types,
     seed_type,
@@ -127,7 +128,8 @@ def learn(state: StaggerState) -> StaggerState:
     by_time = xp.exp(-state.new_steps / (_EPISODES * mean))
     kept = [xp.where(new < size, xp.exp(-new / size), 0.0) for size in _MEMORIES]  # enough new visits are enough
     keep = xp.stack([*kept, xp.zeros_like(new) + by_time])
-    visits, ends = _believed(state.visits * keep + new, state.ends * keep + state.new_ends)
+    visits, ends = state.visits * keep + new, state.ends * keep + state.new_ends
+    visits, ends = when(xp.max(ends[-1, :]) > 0, _believed, _as_they_are, visits, ends)  # no end contradicts nothing
     seen, ended = visits[-1, :], ends[-1, :]
     hazard, survival, known = _survival(state, seen, ended)
     mean = at_least(xp.sum(survival), 1.0)
@@ -166,10 +168,13 @@ def _believed(visits: Array, ends: Array) -> tuple[Array, Array]:
     overall = (so_far / _UP_TO_AN_AGE)[:, None]
     evidence = xp.where((evidence > overall) | (some == 0), evidence, overall)
     contradicted = xp.max(evidence, axis=0) > 1 + ROOM
-    found: tuple[Array, Array] = when(
-        xp.any(contradicted), _replaced, lambda visits, ends, *_: (visits, ends), visits, ends, evidence, contradicted
-    )
+    found: tuple[Array, Array]
+    found = when(xp.any(contradicted), _replaced, _as_they_are, visits, ends, evidence, contradicted)
     return found
+
+
+def _as_they_are(visits: Array, ends: Array, *_: Array) -> tuple[Array, Array]:
+    return visits, ends
 
 
 def _replaced(visits: Array, ends: Array, evidence: Array, contradicted: Array) -> tuple[Array, Array]:
@@ -207,7 +212,7 @@ def _survival(state: StaggerState, seen: Array, ended: Array) -> tuple[Array, Ar
     """Return the hazards, S (Kaplan-Meier), and the longest known age."""
     xp = library(seen)
     places = xp.arange(seen.shape[0] + 1, dtype=state.known.dtype, **beside(seen))
-    known = xp.max(xp.where(seen >= _KNOWN, places[:-1], 0))
+    known = last(seen >= _KNOWN)
     hazard = ended / at_least(seen, TINY)
     lived = xp.where(hazard < 1.0, 1 - hazard, 0.0)[1:]
     survival = xp.concat([state.survival[:1] * 0, state.survival[:1] * 0 + 1, xp.cumulative_prod(lived)])

@@ -96,15 +96,22 @@ class CounterStagger:
         Raises:
             StaggerError: if a copy went on whose counter was written: at once on a CPU, else with the next report.
         """
-        dones = dones.flatten() != 0
+        if dones.dtype != torch.bool or dones.ndim != 1:
+            dones = dones.flatten() != 0
         if rewards is not None:
             cut = self._late & dones if terminated is None else self._late & dones & (terminated.flatten() == 0)
             self.statistics.update(rewards.flatten(), dones & ~cut, cut)
         self._late = cut = self.staggering.step(dones)
-        counters = self.counters
-        limit = torch.as_tensor(self.limit, device=counters.device).to(counters.dtype)
-        self.write(torch.where(cut, limit, counters))
         self._steps += 1
+        if self.staggering.device.type == "cpu" and not cut.any():  # elsewhere looking would wait for the device
+            return cut
+        counters, limit = self.counters, self.limit
+        if isinstance(limit, int):
+            counters.masked_fill_(cut, limit)
+            setattr(self.env, self.name, counters)  # where it is a property that returns a copy
+        else:
+            limit = torch.as_tensor(limit, device=counters.device).to(counters.dtype)
+            self.write(torch.where(cut, limit, counters))
         return cut
 
     def reset(self) -> None:
