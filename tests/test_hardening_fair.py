@@ -635,3 +635,64 @@ def test_returns_whose_sum_overflows_are_refused_without_a_warning(recwarn):
     with pytest.raises(StatisticsError, match="the sum of the returns overflows"):
         audit_log(one_environment(np.full(60, 1.7e308)))
     assert not recwarn
+
+
+OUT_OF_RANGE = {
+    "StaggerController": {
+        "ages": [np.full(8, 2**62), np.full(8, 10**6)],
+        "new_steps": [np.int64(2**63 - 1)],
+        "time": [np.uint64(2**64 - 1), np.int64(-1)],
+        "cuts": [np.int64(-1), np.int64(10**9)],
+        "natural_ends": [np.uint64(2**64 - 1)],
+        "visits": [np.inf, -1.0, 1e300],
+        "ends": [np.inf, -1.0, 1e300],
+        "new_visits": [np.inf, -1.0],
+        "new_ends": [np.inf, -1.0, 1.0],
+        "survival": [2.0, -1.0, np.inf],
+        "pace": [np.inf, -1.0, 1e300],
+        "end_rate": [np.inf, 1e300],
+        "surprise_rate": [np.inf, 1e300],
+        "carry": [np.inf, 1e300, -1e300],
+    },
+    "FairStatistics": {
+        "ages": [np.full(8, 2**62)],
+        "weight": [np.inf, 0.0],
+        "returns": [np.inf],
+        "tables": [-1.0, -np.inf, np.inf],
+        "finished": [-1.0, np.inf],
+        "last_rewards": [-1.0],
+        "complete": [np.int64(-1), np.int64(10**6)],
+        "ended": [np.int64(10**6)],
+        "steps": [np.int64(-1)],
+        "range": [np.array([2.0, 1.0]), np.array([-np.inf, np.inf])],
+    },
+}
+
+
+def after_some_steps(kind, same_step=True):
+    """A controller, or statistics, of eight environments after a hundred steps."""
+    made = StaggerController(8, same_step=same_step, seed=0) if kind == "StaggerController" else None
+    made = FairStatistics(8, same_step=same_step) if made is None else made
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        ended = (rng.random(8) < 0.1) & same_step
+        made.step(ended) if kind == "StaggerController" else made.update(np.ones(8), ended)
+    return made
+
+
+@pytest.mark.parametrize("kind", list(OUT_OF_RANGE))
+def test_a_state_with_a_number_out_of_range_is_refused(kind):
+    """Such a state was taken, and ended in raw errors, negative numbers of steps, or means of negative weight."""
+    state = after_some_steps(kind).state()
+    for name, values in OUT_OF_RANGE[kind].items():
+        for value in values:
+            damaged = value if np.shape(value) else np.zeros_like(state[name], dtype=np.asarray(value).dtype) + value
+            with pytest.raises(SteadyrlError, match=rf"{name}|ages"):
+                after_some_steps(kind).restore({**state, name: damaged})
+    after_some_steps(kind).restore(state)
+
+
+@pytest.mark.parametrize("kind", list(OUT_OF_RANGE))
+def test_a_state_of_another_way_to_reset_is_refused(kind):
+    with pytest.raises(SteadyrlError, match="saved with same_step=False"):
+        after_some_steps(kind).restore(after_some_steps(kind, same_step=False).state())

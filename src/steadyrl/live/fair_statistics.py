@@ -18,7 +18,7 @@ from steadyrl.errors import StatisticsError
 from steadyrl.live import fair_law as law
 from steadyrl.live.fair_law import FairState, Flags
 from steadyrl.live.fair_report import FairReport, make_report
-from steadyrl.live.states import restored
+from steadyrl.live.states import check_fair, check_way, restored
 
 Array = NDArray[np.float64]
 
@@ -256,7 +256,7 @@ class FairStatistics:
         """Return all that fair statistics made anew need to go on from here (`restore`), as arrays."""
         self._fold()
         found = {name: np.array(value) for name, value in self._state._asdict().items()}
-        return found | {"with_success": np.array(self._with_success)}
+        return found | {"with_success": np.array(self._with_success), "same_step": np.array(self.same_step)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned.
@@ -276,12 +276,11 @@ class FairStatistics:
         if len(tables) == 3 and 0 < tables[1] <= like["tables"].shape[1]:  # groups may have been merged
             like["tables"] = like["tables"][:, : tables[1]]
         like = {name: np.asarray(value) for name, value in like.items()} | {"with_success": np.zeros((), dtype=bool)}
-        found = restored(state, like, StatisticsError)
-        groups = found["groups"]
-        if (found["ages"] < 0).any() or (groups < 0).any() or (groups >= found["tables"].shape[1]).any():
-            raise StatisticsError("this is not the state of statistics: ages or groups in it are out of range")
-        if not found["weight"] > 0:
-            raise StatisticsError(f"this is not the state of statistics: its weight is {found['weight']}")
+        check_way(state, self.same_step, StatisticsError)
+        found = restored(
+            state, like, StatisticsError, signed=("returns", "tables", "finished", "last_rewards", "range")
+        )
+        check_fair(found, self.num_envs)
         self._with_success = bool(found.pop("with_success"))
         numbers = {name: found[name].item() for name in ("weight", "steps", "ended", "cut", "complete")}
         self._filled = 0

@@ -21,7 +21,7 @@ from steadyrl.live.array_library import count
 from steadyrl.live.lockstep import RARE, scan_p_value
 from steadyrl.live.phase import KNOWN, LEAST_BATCHED, RESOLVED, PhaseReport, Verdict
 from steadyrl.live.stagger_law import StaggerState
-from steadyrl.live.states import restored
+from steadyrl.live.states import check_stagger, check_way, restored
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -311,7 +311,8 @@ class StaggerController:
         """Return all that a controller made anew needs to go on from here (`restore`), as arrays."""
         self._count()
         found = {name: np.asarray(value) for name, value in self._state._asdict().items()}
-        return found | {"ages": self._lived + 1, "restarting": self._restarting.copy()}
+        now = {"ages": self._lived + 1, "restarting": self._restarting.copy(), "same_step": np.array(self.same_step)}
+        return found | now
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned.
@@ -325,11 +326,11 @@ class StaggerController:
                 f"this is not the state of a controller of {self.num_envs} environments"
                 + (f"; {', '.join(missing)} is missing" if missing else f": ages have shape {np.shape(state['ages'])}")
             )
+        check_way(state, self.same_step, StaggerError)
         like = law.init(self.num_envs, max(np.size(state["new_visits"]) - 1, 1))._asdict()
-        found = restored(state, like, StaggerError)
-        ages, size = found["ages"], len(found["new_visits"])
-        if (ages < (0 if self.late_cuts else 1)).any() or not 0 <= found["known"] < size or found["wait"] < 1:
-            raise StaggerError("this is not the state of a controller: ages in it are out of range")
+        found = restored(state, like, StaggerError, signed=("carry",))
+        check_stagger(found, self.num_envs, late_cuts=self.late_cuts)
+        ages = found["ages"]
         self._remember(StaggerState(**found))
         self._lived = ages.astype(np.int64) - 1
         self._restarting = found["restarting"]
