@@ -733,3 +733,24 @@ def test_logs_with_values_that_are_no_lengths_are_named(tmp_path, name, content)
 def test_a_monitor_header_with_an_impossible_time_is_left_out(tmp_path, start):
     (tmp_path / "monitor.csv").write_text(f'#{{"t_start": {start}, "env_id": "x"}}\nr,l,t\n1,10,1\n1,20,2\n')
     np.testing.assert_array_equal(read_lengths(tmp_path / "monitor.csv").lengths, [10, 20])
+
+
+def test_diagnose_looks_at_collected_episodes_as_episodes_do(tmp_path):
+    """Files whose digests fit, but not their content: `Episodes.load` refused what `read_lengths` fell over."""
+    collect_episodes(Dice, "uniform", 20, backend="serial", observation_sums=True).save(tmp_path / "a.npz")
+    header, arrays = load_arrays(tmp_path / "a.npz", "episodes")
+    header = {name: value for name, value in header.items() if name not in ("kind", "version")}
+    cases = [({**header, "provenance": value}, arrays) for value in (None, [], "no")]
+    for name in ("lengths", "truncated", "ages_count", "ages_total", "ages_total_squares"):
+        array = arrays[name]
+        spoilt = [array[:0], array[:-1], array.dtype.type(0), array.astype("U8")]
+        spoilt += [np.full(array.shape, np.nan)] + [-1 - array.astype(float)] * (name != "ages_total")
+        cases += [(header, arrays | {name: value}) for value in spoilt]
+        cases.append((header, {other: value for other, value in arrays.items() if other != name}))
+    for head, content in cases:
+        save_arrays(tmp_path / "b.npz", "episodes", head, content)
+        for read in (read_lengths, Episodes.load):
+            with pytest.raises(FileFormatError):
+                read(tmp_path / "b.npz")
+    save_arrays(tmp_path / "b.npz", "episodes", header, arrays)
+    assert read_lengths(tmp_path / "b.npz").lengths.tolist() == Episodes.load(tmp_path / "b.npz").lengths.tolist()

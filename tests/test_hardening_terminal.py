@@ -1,6 +1,7 @@
 """What an attack on the command line found: control characters, signals, exit codes, raw errors, mixed runs."""
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -9,12 +10,15 @@ import time
 
 import pytest
 
+from steadyrl import audit_log
 from steadyrl.cli import commands
+from steadyrl.common.figures import check_picture
 from steadyrl.common.files import locked
 from steadyrl.common.tables import two_columns
 from steadyrl.common.terminal import clean, clean_line, console
-from steadyrl.errors import RolloutError
+from steadyrl.errors import FigureError, FileFormatError, RolloutError
 from steadyrl.experiments.running import UNFINISHED, reproduce
+from steadyrl.lengths import read_lengths
 from test_reproduce import scripted
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x1b[31m\x9b1m\x1bPq\x1b\\\r\x00\x7f\u202e"
@@ -164,3 +168,64 @@ def test_ctrl_c_and_sigterm_end_with_one_line_and_130(number, wait):
     assert process.returncode == 130
     assert "interrupted" in errors
     assert "Traceback" not in errors
+
+
+def test_an_answer_is_printed_though_its_video_cannot_be_written(monkeypatch, capsys, tmp_path):
+    """The disk may be full after hours of evaluation; the answer came after the video, and was lost with it."""
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("steadyrl.cli.evaluate.record_video", full)
+    words = ["evaluate", "CartPole-v1", "uniform", "--episodes", "3", "--video", str(tmp_path / "v.gif"), "--json"]
+    monkeypatch.setattr(sys, "argv", ["steadyrl", *words])
+    with pytest.raises(SystemExit) as end:
+        commands.run()
+    found = capsys.readouterr()
+    assert end.value.code == 2
+    assert json.loads(found.out)["episodes"] == 3
+    assert "was not made ([Errno 28] No space left on device)" in found.err
+
+
+def test_an_answer_is_printed_though_its_picture_cannot_be_written(monkeypatch, capsys, tmp_path):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    log = tmp_path / "monitor.csv"
+    log.write_text("#{}\nr,l,t\n" + "".join(f"1,{10 + i % 3},{i}\n" for i in range(50)))
+    monkeypatch.setattr("steadyrl.common.figures.write_atomically", full)
+    monkeypatch.setattr(sys, "argv", ["steadyrl", "audit", str(log), "--plot", str(tmp_path / "a.svg"), "--json"])
+    with pytest.raises(SystemExit) as end:
+        commands.run()
+    assert end.value.code == 2
+    assert json.loads(capsys.readouterr().out)["episodes"] == 50
+
+
+@pytest.mark.parametrize(("name", "why"), [("p.svg", "it is a directory"), ("a" * 300 + ".svg", "File name too long")])
+def test_a_picture_that_cannot_be_written_is_refused_before_the_work(tmp_path, name, why):
+    (tmp_path / "p.svg").mkdir()
+    with pytest.raises(FigureError, match=why):
+        check_picture(tmp_path / name)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "loop", "a link to a device", "long", ""])
+def test_a_log_that_is_no_file_is_refused(tmp_path, kind):
+    """A pipe waited for ever, and a device was read until there was no more memory."""
+    path = tmp_path / "log"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind in ("loop", "a link to a device"):
+        path.symlink_to(path if kind == "loop" else "/dev/zero")
+    where = {"device": "/dev/zero", "long": str(path) * 300, "": ""}.get(kind, path)
+    with pytest.raises(FileFormatError, match=r"is not a file or directory|is an empty name"):
+        audit_log(where)
+    with pytest.raises(FileFormatError, match=r"is not a file or directory|is an empty name"):
+        read_lengths(where)
+
+
+def test_a_time_limit_of_thousands_of_digits_is_refused_in_a_sentence(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["steadyrl", "check", "FrozenLake-v1", "--time-limit", "9" * 5000])
+    with pytest.raises(SystemExit) as end:
+        commands.run()
+    assert end.value.code == 2
+    assert "it must be 'spec', 'none', or a number of actions" in " ".join(capsys.readouterr().err.split())

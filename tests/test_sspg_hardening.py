@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from steadyrl import Settings, evaluate, train
+from steadyrl.common.storage import load_arrays, save_arrays
 from steadyrl.environments.seeding import episode_seeds
 from steadyrl.errors import RolloutError, TrainingError
 from steadyrl.policies.networks import Normalisation
@@ -245,3 +246,41 @@ class Returning(gymnasium.Env):
 def test_training_refuses_what_is_not_an_observation_a_reward_or_a_flag(place, value, words):
     with pytest.raises(TrainingError, match=words):
         train(functools.partial(Returning, place, value), Settings(updates=3, **SMALL))
+
+
+def test_a_checkpoint_whose_digests_fit_but_not_its_content_is_refused(tmp_path):
+    """Arrays of other shapes made PyTorch's Adam write beyond its memory; header fields of other kinds were tracebacks.
+
+    Every array is emptied, made a number, made twice as long, made infinite and removed; every field of the header is
+    replaced and removed.
+    """
+    how = SMALL | {"learning_rate_decay": "none"}
+    train("CartPole-v1", Settings(updates=3, **how), out=tmp_path)
+    more = Settings(updates=5, **how)
+    header, arrays = load_arrays(tmp_path / "checkpoint.npz", "training checkpoint")
+    header = {name: value for name, value in header.items() if name not in ("kind", "version")}
+
+    def resumed(header, arrays):
+        save_arrays(tmp_path / "checkpoint.npz", "training checkpoint", header, arrays)
+        return train("CartPole-v1", more, out=tmp_path, resume=True)
+
+    def refused(header, arrays):
+        with pytest.raises(TrainingError) as found:
+            resumed(header, arrays)
+        return "is not a checkpoint, or it is damaged" in str(found.value)
+
+    for name, array in arrays.items():
+        spoilt = [np.zeros(0, array.dtype), np.concatenate([np.atleast_1d(array)] * 2)]
+        spoilt += [np.full(array.shape, np.inf)] if array.dtype.kind == "f" else []
+        spoilt += [array.dtype.type(0)] if array.ndim else []
+        replay = name in ("sampler/stream/log", "sampler/stream/seen")  # then what is repeated differs
+        for value in spoilt:
+            assert refused(header, arrays | {name: value}) or replay, (name, value)
+        assert refused(header, {other: value for other, value in arrays.items() if other != name}), name
+    for name in header:
+        others = [value for value in (None, 7.5, "no", [], -7, 10**30) if not isinstance(value, type(header[name]))]
+        others += [-7, 10**30] if isinstance(header[name], int) else []
+        for value in others:
+            assert refused(header | {name: value}, arrays) or name == "format", (name, value)
+        assert refused({other: value for other, value in header.items() if other != name}, arrays) or name == "format"
+    assert resumed(header, arrays).updates == 5

@@ -54,15 +54,15 @@ def audit(
     if plot is not None:
         check_picture(plot)
     found = audit_log(log, num_envs=num_envs, window=window, memory=memory, points=points)
-    if plot is not None:
-        found.plot(plot)
     if as_json:
         typer.echo(json.dumps(_as_json(found, plot), indent=2))
-        return
-    console().print(clean(found.message))
-    _print_moments(found)
-    if plot is not None:
-        console().print(clean(f"picture: {plot}"))
+    else:
+        console().print(clean(found.message))
+        _print_moments(found)
+    if plot is not None:  # after the answer, which a full disk must not cost
+        found.plot(plot)
+        if not as_json:
+            console().print(clean(f"picture: {plot}"))
 
 
 def _print_moments(found: Audit) -> None:

@@ -67,18 +67,17 @@ def audit_config(
     }
     numbers = {name: value for name, value in given.items() if value is not None}
     schedules = _schedules(task or [], numbers)
-    if plot is not None:
-        plot_schedules(schedules, plot)
     if as_json:
         typer.echo(json.dumps({name: as_dict(found) for name, found in schedules.items()}, indent=2))
-        return
-    if len(schedules) == 1:
+    elif len(schedules) == 1:
         for name, found in schedules.items():
             console().print(clean(f"{name}: {found.message}"))
     else:
         _print_table(schedules)
-    if plot is not None:
-        console().print(clean(f"picture: {plot}"))
+    if plot is not None:  # after the answer, which a full disk must not cost
+        plot_schedules(schedules, plot)
+        if not as_json:
+            console().print(clean(f"picture: {plot}"))
 
 
 def _schedules(tasks: list[str], numbers: dict[str, int]) -> dict[str, TrainerSchedule]:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from steadyrl.cli.options import AsJson
+from steadyrl.common.checks import shown
 from steadyrl.common.detours import Perturbation
 from steadyrl.common.figures import check_picture
 from steadyrl.common.quiet import output_to_stderr
@@ -102,8 +103,11 @@ def check(
 def _load_model(model: str, time_limit: str) -> LearningProcess:
     limit: Any = None if time_limit == "none" else time_limit
     if time_limit not in ("none", "spec"):
-        if not (time_limit.isascii() and time_limit.isdigit()) or int(time_limit) < 1:
-            raise ProcessError(f"--time-limit is {time_limit!r}; it must be 'spec', 'none', or a number of actions")
+        few = len(time_limit) < 20 and time_limit.isascii() and time_limit.isdigit()
+        if not few or int(time_limit) < 1:
+            raise ProcessError(
+                f"--time-limit is {shown(time_limit)}; it must be 'spec', 'none', or a number of actions"
+            )
         limit = int(time_limit)
     if Path(model).is_file():
         process = LearningProcess.load(model)

@@ -15,7 +15,7 @@ from steadyrl.common.quiet import output_to_stderr
 from steadyrl.common.storage import plain
 from steadyrl.common.tables import two_columns
 from steadyrl.common.terminal import console
-from steadyrl.errors import RolloutError
+from steadyrl.errors import RolloutError, SteadyrlError
 from steadyrl.live.fair_report import FairReport
 from steadyrl.sspg.budgets import BudgetRun
 from steadyrl.sspg.evaluation import Evaluation
@@ -102,11 +102,19 @@ def evaluate(
             trajectories=video is not None,
             progress=not as_json,
         )
-        film = None if video is None else record_video(environment, found, video, make_arguments=arguments)
+    film, failure = None, None
+    if video is not None:
+        try:
+            with output_to_stderr():
+                film = record_video(environment, found, video, make_arguments=arguments)
+        except (SteadyrlError, OSError) as error:  # a full disk must not cost the answer
+            failure = error
     if as_json:
         typer.echo(json.dumps(_as_json(found, film, policy, environment), indent=2))
     else:
         _print_evaluation(found, film, policy)
+    if failure is not None:
+        raise RolloutError(f"the video {str(video)!r} was not made ({failure})") from failure
     if found.run is not None and found.run.stopped == "interrupted":
         raise KeyboardInterrupt
 

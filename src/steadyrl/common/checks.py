@@ -133,6 +133,8 @@ def as_path(name: str, value: Any, error: type[SteadyrlError]) -> str:
         raise error(f"{name} is {shown(value)}; it must be the name of a file or folder") from problem
     except UnicodeEncodeError as problem:
         raise error(f"{name} is {shown(value)}; no name of a file or folder holds such characters") from problem
+    if not found:
+        raise error(f"{name} is an empty name; it must be the name of a file or folder")
     if "\0" in found:
         raise error(f"{name} is {shown(value)}; no name of a file or folder holds a null character")
     return found

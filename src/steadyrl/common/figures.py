@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steadyrl.common.checks import as_path, shown
-from steadyrl.common.storage import write_atomically
+from steadyrl.common.storage import why_no_such_file, write_atomically
 from steadyrl.errors import FigureError, MissingExtraError
 
 Array = NDArray[np.float64]
@@ -23,7 +23,7 @@ RAW, PERTURBED, QUIET = "#c1440e", "#1f6f8b", "#777777"
 
 
 def check_picture(path: str | os.PathLike[str]) -> str:
-    """Return the file's suffix; raise unless its format is known, its folder exists and matplotlib is installed."""
+    """Return the file's suffix; raise unless its format is known, it can be written and matplotlib is installed."""
     path = as_path("path", path, FigureError)
     suffix = Path(path).suffix.lower()
     if suffix not in _FORMATS:
@@ -32,6 +32,9 @@ def check_picture(path: str | os.PathLike[str]) -> str:
         )
     if not Path(path).parent.is_dir():
         raise FigureError(f"{os.fspath(path)!r} cannot be written: its folder does not exist")
+    reason = why_no_such_file(path)
+    if reason is not None:
+        raise FigureError(f"{shown(os.fspath(path), 300)} cannot be written ({reason}); name another file")
     if find_spec("matplotlib") is None:
         raise MissingExtraError(
             'drawing needs matplotlib, which is not installed: pip install matplotlib (or "steadyrl[report]")'

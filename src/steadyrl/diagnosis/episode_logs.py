@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import as_path, whole_number
+from steadyrl.common.checks import as_path, shown, whole_number
 from steadyrl.errors import FileFormatError
 from steadyrl.lengths.columns import find_column
 from steadyrl.lengths.distribution import LONGEST
@@ -114,7 +114,7 @@ def _files(path: Any) -> list[Path]:
     given = list(path) if isinstance(path, list | tuple) else [path]
     found: list[Path] = []
     for one in (Path(as_path("log", name, FileFormatError)) for name in given):
-        inside = sorted(one.glob("*monitor.csv"), key=_by_number) if one.is_dir() else [one]
+        inside = sorted(one.glob("*monitor.csv"), key=_by_number) if _is(Path.is_dir, one) else [one]
         if not inside:
             raise FileFormatError(f"the directory {str(one)!r} has no monitor.csv; name the file with the episodes")
         found += inside
@@ -122,10 +122,19 @@ def _files(path: Any) -> list[Path]:
         raise FileFormatError("no log was given; give a monitor.csv, or a directory of them")
     seen: set[Path] = set()
     for file in found:
+        if not _is(Path.is_file, file):  # nor a pipe or a device, which may never end
+            raise FileFormatError(f"{shown(str(file), 300)} is not a file or directory; give a monitor.csv")
         if file.resolve() in seen:
             raise FileFormatError(f"{str(file)!r} is given twice, and would be counted as two environments")
         seen.add(file.resolve())
     return found
+
+
+def _is(what: Callable[[Path], bool], path: Path) -> bool:
+    try:
+        return what(path)
+    except OSError:  # a name that is too long for any file
+        return False
 
 
 def _by_number(file: Path) -> tuple[int, str]:

@@ -112,6 +112,17 @@ class AgeSums:
         """Return the sums of some dimensions of the observation, given by their indices or a slice."""
         return AgeSums(self.count, self.total[:, dimensions], self.total_squares[:, dimensions])
 
+    def require_sums_of(self, lengths: NDArray[np.int64]) -> None:
+        """Raise ValueError unless these can be the sums over episodes of Gymnasium's lengths `lengths`."""
+        longest = int(lengths.max()) + 1 if len(lengths) else 0
+        total, squares = self.total, self.total_squares
+        if not (total.ndim == 2 and len(total) == longest and total.shape == squares.shape):
+            raise ValueError("the sums at each age do not fit the lengths")
+        if not (self.count.dtype.kind in "iu" and np.array_equal(self.count, count_ages(lengths))):
+            raise ValueError("the numbers of episodes at each age do not fit the lengths")
+        if not (total.dtype.kind == squares.dtype.kind == "f") or np.isnan(total).any() or not (squares >= 0).all():
+            raise ValueError("the sums at each age are not numbers, or those of squares are negative")
+
     def _add(self, other: AgeSums) -> None:
         """Add sums that reach no greater age, in place; only `merge` does, to arrays of its own."""
         ages = len(other.count)

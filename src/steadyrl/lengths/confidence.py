@@ -41,6 +41,7 @@ Array = NDArray[np.float64]
 
 _WORK = 8e6  # time steps that all resamples together may take
 _PERTURBED_WORK = 1e8  # lengths times time that all half-samples of a perturbed mixing time may take together
+_NEVER_WORK = 400_000  # longest length times resamples of a mixing time beyond reach
 _FEWEST = 19  # resamples: the ends of a 90% interval are then the least and the greatest
 _STUDENTISED = 999  # resamples of a coefficient of variation, which cost next to nothing
 _WIDE = 2.5  # as many estimates t* are looked at first for the end of the interval, then
@@ -166,7 +167,7 @@ def bootstrap(
     reach = int(1000 * lengths.mean) + 1 if longest is None else whole_number("longest", longest, LengthsError)
     time = mixing_time_or_never(lengths, tolerance, reach)
     span = max(int(_WIDE * time) + 1 if math.isfinite(time) else 1, steps, 1)
-    count = _count(span, resamples)
+    count = _count(max(span, lengths.longest), resamples)
     band = distance_band(lengths, episodes, span, rng=rng, level=level, resamples=count)
     if math.isfinite(time):
         mixing = _crossings(time, band, tolerance)
@@ -246,10 +247,14 @@ def crossing(distance: Array, tolerance: float) -> float:
 
 
 def _never(lengths: EpisodeLengths, episodes: int, tolerance: float, reach: int, rng: np.random.Generator) -> Interval:
-    """Return the interval of a mixing time beyond reach: from the shortest one among a few resamples to infinity."""
+    """Return the interval of a mixing time beyond reach: from the shortest one among a few resamples to infinity.
+
+    With episodes of more than 20,000 steps there are fewer of them, down to three, and the lower end is rougher.
+    """
     if lengths.period > 1 and tolerance <= 1 - 1 / lengths.period:
         return Interval(math.inf, math.inf, math.inf)  # every resample has this period, or a multiple of it
-    drawn = rng.multinomial(episodes, lengths.probabilities, _FEWEST) / episodes
+    count = int(np.clip(_NEVER_WORK / lengths.longest, 3, _FEWEST))
+    drawn = rng.multinomial(episodes, lengths.probabilities, count) / episodes
     least = min(mixing_time_or_never(EpisodeLengths(row), tolerance, reach) for row in drawn)
     return Interval(math.inf, least, math.inf)
 

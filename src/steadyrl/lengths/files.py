@@ -230,18 +230,28 @@ def _from_collected(file: Path) -> EpisodeRecords:
     header, arrays = load_arrays(file, "episodes")
     try:
         lengths, truncated, origin = arrays["lengths"], arrays["truncated"], header["provenance"]
-        skipped = [entry["message"] for entry in header["skipped"]]
+        skipped = [str(entry["message"]) for entry in header["skipped"]]
+        limit, environment, policy = (origin.get(name) for name in ("max_episode_steps", "environment", "policy"))
+        if not (
+            lengths.ndim == 1
+            and lengths.shape == truncated.shape
+            and lengths.dtype.kind in "iu"
+            and truncated.dtype.kind == "b"
+        ):
+            raise ValueError("lengths and truncated are not one number and one flag for each episode")
+        if (lengths < 0).any():
+            raise ValueError("a length is negative")
         ages = None
-        if "ages_count" in arrays:
+        if any(name.startswith("ages_") for name in arrays):
             ages = AgeSums(arrays["ages_count"], arrays["ages_total"], arrays["ages_total_squares"])
-    except (KeyError, TypeError) as error:
+            ages.require_sums_of(lengths)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise FileFormatError(f"{os.fspath(file)!r} does not hold whole episodes ({error}); collect again") from error
     if not len(lengths):
         raise FileFormatError(f"{os.fspath(file)!r} holds no episodes")
-    limit = origin.get("max_episode_steps")
     return EpisodeRecords(
-        environment=str(origin.get("environment", "unknown")),
-        policy=str(origin.get("policy", "unknown")),
+        environment="unknown" if environment is None else str(environment),
+        policy="unknown" if policy is None else str(policy),
         lengths=lengths,
         truncated=truncated,
         groups=() if ages is None else (ages,),

@@ -84,10 +84,8 @@ def _json_lines(stream: IO[str], where: str) -> Iterator[Any]:
 def _parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, brackets in brackets
         raise FileFormatError(f"{where} is not valid JSON ({error})") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
-        raise FileFormatError(f"{where} holds JSON that cannot be read ({error})") from error
 
 
 def _from_value(value: Any, where: str, column: str | None) -> LoggedLengths:

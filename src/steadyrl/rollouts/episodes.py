@@ -165,15 +165,10 @@ def _require_sound(columns: Arrays, ages: AgeSums | None, tracks: Trajectories |
             raise ValueError(f"{name} has type {column.dtype} and shape {column.shape}")
     if (lengths < 0).any() or not np.isfinite(columns["returns"]).all():
         raise ValueError("a length is negative, or a return is not finite")
+    if not (columns["terminated"] | columns["truncated"]).all():
+        raise ValueError("an episode has neither terminated nor been truncated")
     if ages is not None:
-        longest = int(lengths.max()) + 1 if len(lengths) else 0
-        sums = ages.total.ndim == 2 and ages.total.shape == ages.total_squares.shape
-        if (
-            not sums
-            or not len(ages.count) == len(ages.total) == longest
-            or not np.array_equal(ages.count, count_ages(lengths))
-        ):
-            raise ValueError("the sums at each age do not fit the lengths")
+        ages.require_sums_of(lengths)
     if tracks is not None:
         steps = int(lengths.sum())
         if (len(tracks.observations), len(tracks.actions), len(tracks.rewards)) != (steps + len(lengths), steps, steps):

@@ -14,11 +14,16 @@ interrupted.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from steadyrl.common.checks import LARGEST
 from steadyrl.common.storage import load_arrays, save_arrays, why_not_writable, write_atomically
 from steadyrl.errors import FileFormatError, TrainingError
 from steadyrl.sspg.settings import Settings
@@ -66,6 +71,32 @@ def save_checkpoint(out: Path, header: Mapping[str, Any], arrays: Mapping[str, A
     save_arrays(out / CHECKPOINT, _KIND, {"format": _FORMAT, **header}, arrays)
 
 
+def damaged(out: Path) -> TrainingError:
+    """Return the error that says that a checkpoint cannot be resumed."""
+    return TrainingError(
+        f"{str(out / CHECKPOINT)!r} is not a checkpoint, or it is damaged, and cannot be resumed; train again in "
+        f"another directory, beginning with {POLICY} from this one (--policy) if that is whole"
+    )
+
+
+@contextmanager
+def reading_content() -> Iterator[None]:
+    """Raise FileFormatError for all that content raises that is not a checkpoint's, though its digests fit."""
+    try:
+        yield
+    except (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
+        raise FileFormatError(f"the checkpoint holds what it cannot hold ({type(error).__name__}: {error})") from error
+
+
+def require_numbers(*arrays: Any, shape: tuple[int, ...] | None = None, least: float = -math.inf) -> None:
+    """Raise ValueError unless arrays hold finite numbers, not below `least`, and have the shape if one is given."""
+    for array in arrays:
+        if array.dtype.kind not in "iuf" or (shape is not None and array.shape != shape):
+            raise ValueError(f"an array of {array.dtype} has shape {array.shape}")
+        if not (np.isfinite(array) & (array >= least)).all():
+            raise ValueError("a number is not finite, or negative")
+
+
 def load_checkpoint(
     out: Path, environment: str, settings: Settings, begun_with: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -77,15 +108,16 @@ def load_checkpoint(
     try:
         header, arrays = load_arrays(path, _KIND)
     except FileFormatError as error:
-        raise TrainingError(
-            f"{str(path)!r} is not a checkpoint, or it is damaged, and cannot be resumed; train again in another "
-            f"directory, beginning with {POLICY} from this one (--policy) if that is whole"
-        ) from error
+        raise damaged(out) from error
     if header.get("format") != _FORMAT:
         raise TrainingError(
             f"{str(path)!r} was written by another version of steadyrl and cannot be resumed by this one; train again "
             f"in another directory, beginning with {POLICY} from this one (--policy)"
         )
+    kinds = {"environment": str, "begun_with": str, "settings": dict, "policy": dict, "rng": dict, "sampler": dict}
+    counts = all(type(header.get(name)) is int and 0 <= header[name] <= LARGEST for name in ("update", "steps"))
+    if not counts or not all(isinstance(header.get(name), kind) for name, kind in kinds.items()):
+        raise damaged(out)
     if header["environment"] != environment:
         raise TrainingError(
             f"{str(path)!r} is of a run on {header['environment']}, and this is {environment}; resume it with the "

@@ -9,6 +9,7 @@ from gymnasium.wrappers.utils import RunningMeanStd
 from numpy.typing import NDArray
 
 from steadyrl.policies.networks import Normalisation
+from steadyrl.sspg.checkpoints import require_numbers
 
 Array = NDArray[np.float64]
 
@@ -50,5 +51,8 @@ class Normaliser:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from the arrays of a checkpoint."""
+        require_numbers(state["count"], shape=(), least=0.0)
+        require_numbers(state["mean"], shape=self._running.mean.shape)
+        require_numbers(state["variance"], shape=self._running.var.shape, least=0.0)
         self._running.count = float(state["count"])
         self._running.mean, self._running.var = (np.array(state[name], dtype=float) for name in ("mean", "variance"))

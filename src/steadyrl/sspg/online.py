@@ -13,6 +13,7 @@ from steadyrl.environments.codecs import ActionCodec, ObservationCodec
 from steadyrl.environments.sources import Description, Source
 from steadyrl.errors import TrainingError
 from steadyrl.policies.modules import NetworkModule
+from steadyrl.sspg.checkpoints import reading_content
 from steadyrl.sspg.measured_baseline import Line, MeasuredBaseline
 from steadyrl.sspg.recent_episodes import RecentEpisodes
 from steadyrl.sspg.returns import lambda_advantages
@@ -136,8 +137,10 @@ class OnlineSampler:
 
     def restore(self, arrays: dict[str, Any], header: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        self._recent.restore(unprefixed("recent", arrays))
-        self._stream.restore(unprefixed("stream", arrays), header["noise"])
+        with reading_content():
+            self._recent.restore(unprefixed("recent", arrays))
+            noise = header["noise"]
+        self._stream.restore(unprefixed("stream", arrays), noise)
 
     def close(self) -> None:
         """Close the environments."""

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steadyrl.lengths.life_table import LifeTable
+from steadyrl.sspg.checkpoints import require_numbers
 
 Array = NDArray[np.float64]
 
@@ -122,6 +123,9 @@ class RecentEpisodes:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from the arrays of a checkpoint."""
+        require_numbers(state["sums"], shape=(5,))
+        require_numbers(state["by_age"], shape=(2, *np.shape(state["by_age"])[1:]))
+        require_numbers(state["counts"], shape=(4, *np.shape(state["counts"])[1:]), least=0.0)
         self._table.restore(state)
         self._steps, self._rewards, self._late_steps, self._late_rewards, self._early = state["sums"].tolist()
         self._by_age = np.array(state["by_age"])

@@ -21,6 +21,7 @@ from steadyrl.environments.sources import Source
 from steadyrl.errors import NonFiniteError, TrainingError
 from steadyrl.policies.networks import Policy
 from steadyrl.rollouts.planning import Backend
+from steadyrl.sspg.checkpoints import reading_content
 from steadyrl.sspg.settings import ResolvedSettings
 from steadyrl.sspg.vector_envs import make_vector_env
 
@@ -116,13 +117,17 @@ class Stream:
 
     def restore(self, arrays: dict[str, Any], noise: dict[str, Any]) -> None:
         """Bring new environments to where a checkpoint's were, by repeating their actions."""
-        self._rng.bit_generator.state = noise
-        if int(arrays["restarts"]) < 0:
+        with reading_content():
+            self._rng.bit_generator.state = noise
+            restarts, log, seen = int(arrays["restarts"]), arrays["log"], arrays["seen"].tobytes()
+            if log.ndim < 2 or log.dtype != self._codec.dtype or (len(log) and log.shape[1] != self._settings.num_envs):
+                raise ValueError(f"the actions are an array of {log.dtype} with shape {log.shape}")
+        if restarts < 0:
             return
-        self._restart(int(arrays["restarts"]))
-        for sent in arrays["log"]:
+        self._restart(restarts)
+        for sent in log:
             self._step(sent)
-        if self._seen_so_far.digest() != arrays["seen"].tobytes():
+        if self._seen_so_far.digest() != seen:
             raise TrainingError(
                 f"{self._source.name} does not repeat itself: after the same seed and the same {len(self._log)} "
                 "actions its observations, rewards or ends differ from those of the interrupted run, which cannot be "

@@ -29,15 +29,18 @@ from steadyrl.common.progress import Rate, progress_for
 from steadyrl.common.storage import locked, unprefixed, with_prefix
 from steadyrl.environments.codecs import action_codec, observation_codec
 from steadyrl.environments.sources import as_source, describe
-from steadyrl.errors import SteadyrlError, TrainingError
+from steadyrl.errors import FileFormatError, SteadyrlError, TrainingError
 from steadyrl.policies.files import load_policy
 from steadyrl.policies.modules import NetworkModule, as_module, linears, make_policy
 from steadyrl.policies.networks import NetworkPolicy
 from steadyrl.sspg.batch import Sampler
 from steadyrl.sspg.checkpoints import (
     POLICY,
+    damaged,
     load_checkpoint,
     prepare_directory,
+    reading_content,
+    require_numbers,
     save_checkpoint,
     save_history,
     saved_settings,
@@ -292,11 +295,19 @@ class Run:
         return {"hidden": hidden, "limit": policy.limit, "normalised": self.learner.normaliser is not None}
 
     def _restore(self, header: dict[str, Any], arrays: dict[str, Any]) -> None:
-        self.update, self.steps = int(header["update"]), int(header["steps"])
-        self.learner.rng.bit_generator.state = header["rng"]
-        self.learner.restore(unprefixed("learner", arrays))
-        self.history = {name: column.tolist() for name, column in unprefixed("history", arrays).items()}
-        self.sampler.restore(unprefixed("sampler", arrays), header["sampler"])
+        assert self.out is not None
+        self.update, self.steps = header["update"], header["steps"]
+        try:
+            with reading_content():
+                self.learner.rng.bit_generator.state = header["rng"]
+                self.learner.restore(unprefixed("learner", arrays))
+                history = unprefixed("history", arrays)
+                require_numbers(history["update"], history["steps"], shape=(self.update,), least=1)
+                require_numbers(*(np.where(np.isnan(history[name]), 0.0, history[name]) for name in COLUMNS))
+                self.history = {name: history[name].astype(float).reshape(self.update).tolist() for name in COLUMNS}
+            self.sampler.restore(unprefixed("sampler", arrays), header["sampler"])
+        except FileFormatError as error:
+            raise damaged(self.out) from error
         self._note(f"resumed at update {self.update:,}, {self.steps:,} steps")
 
     def _budget(self) -> tuple[int, str]:

@@ -18,6 +18,7 @@ from steadyrl.errors import TrainingError
 from steadyrl.policies.modules import NetworkModule
 from steadyrl.policies.networks import Normalisation
 from steadyrl.sspg.batch import Sampler
+from steadyrl.sspg.checkpoints import require_numbers
 from steadyrl.sspg.critic import Critic
 from steadyrl.sspg.natural import natural_step
 from steadyrl.sspg.normaliser import Normaliser
@@ -145,7 +146,13 @@ class Learner:
         return found | ({} if self.normaliser is None else with_prefix("normaliser", self.normaliser.state()))
 
     def restore(self, arrays: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Go on from what `state` returned.
+
+        Raises:
+            ValueError: if an array is not what it must be. Torch does not look at the shapes of what an optimiser
+                remembers, and would write beyond their ends.
+        """
+        require_numbers(*arrays.values())
         for part, module in (("policy", self.policy), ("critic", self.critic)):
             module.load_state_dict({name: torch.as_tensor(value) for name, value in unprefixed(part, arrays).items()})
         for part, optimiser in self._optimisers().items():
@@ -153,9 +160,25 @@ class Learner:
             for name, value in unprefixed(part, arrays).items():
                 number, entry = name.split("/")
                 state.setdefault(int(number), {})[entry] = torch.as_tensor(value)
+            _require_fitting(state, [p for group in optimiser.param_groups for p in group["params"]])
             optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
         if self.normaliser is not None:
             self.normaliser.restore(unprefixed("normaliser", arrays))
+
+
+def _require_fitting(state: dict[int, dict[str, Any]], parameters: list[Tensor]) -> None:
+    """Raise ValueError unless an optimiser (Adam) can go on from this state of its parameters."""
+    if state and sorted(state) != list(range(len(parameters))):
+        raise ValueError("the optimiser's state is of other parameters")
+    for number, entries in state.items():
+        parameter, step = parameters[number], entries["step"]
+        if set(entries) != {"step", "exp_avg", "exp_avg_sq"} or step.shape != () or not step >= 0:
+            raise ValueError("the optimiser's state is not that of Adam")
+        for name in ("exp_avg", "exp_avg_sq"):
+            if entries[name].shape != parameter.shape or entries[name].dtype != parameter.dtype:
+                raise ValueError(f"{name} of parameter {number} has another shape or type than the parameter")
+        if (entries["exp_avg_sq"] < 0).any():
+            raise ValueError(f"exp_avg_sq of parameter {number} is negative")
 
 
 def as_seen(observations: Array, policy: NetworkModule) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -148,9 +150,20 @@ def _write(pictures: list[Any], rate: int, target: Path) -> None:
     from moviepy import ImageSequenceClip
 
     even = [picture[: picture.shape[0] // 2 * 2, : picture.shape[1] // 2 * 2] for picture in pictures]  # as H.264 needs
-    clip = ImageSequenceClip(even, fps=rate)
-    with written_atomically(target) as temporary:
-        if target.suffix == ".gif":
-            clip.write_gif(str(temporary), logger=None)
-        else:
-            clip.write_videofile(str(temporary), logger=None, audio=False)
+    clip, hook, problem = ImageSequenceClip(even, fps=rate), sys.unraisablehook, None
+    try:
+        sys.unraisablehook = lambda _: None  # a writer that failed fails again while it is deleted
+        with written_atomically(target) as temporary:
+            if target.suffix == ".gif":
+                clip.write_gif(str(temporary), logger=None)
+            else:
+                clip.write_videofile(str(temporary), logger=None, audio=False)
+    except OSError as error:
+        problem = error.strerror or str(error)
+        error.__traceback__ = error.__context__ = error.__cause__ = None
+    finally:
+        del clip
+        gc.collect()
+        sys.unraisablehook = hook
+    if problem is not None:
+        raise RolloutError(f"{str(target)!r} could not be written ({problem})")
