@@ -41,6 +41,8 @@ def read_collected(path: str | os.PathLike[str], kind: str, build: Callable[...,
     header, arrays = load_arrays(path, kind)
     try:
         skipped = tuple(Skipped(**entry) for entry in header["skipped"])
+        if not isinstance(header["provenance"], dict):
+            raise TypeError("its provenance is not an object")
         return build(arrays, skipped=skipped, provenance=dict(header["provenance"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FileFormatError(f"{os.fspath(path)!r} does not hold whole {kind} ({error}); collect again") from error
