@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from gymnasium import spaces
 
@@ -30,7 +31,7 @@ from steadyrl.common import files, storage
 from steadyrl.common.identity import fingerprint, readable_name
 from steadyrl.common.storage import array_digest, load_arrays, locked, save_arrays, write_atomically, written_atomically
 from steadyrl.environments.codecs import action_codec, observation_codec
-from steadyrl.errors import FileFormatError, RolloutError, TrainingError
+from steadyrl.errors import FileFormatError, ProcessError, RolloutError, TrainingError
 from steadyrl.lengths.files import read_lengths
 from steadyrl.policies.files import load_policy
 from steadyrl.policies.networks import random_gaussian_policy
@@ -754,3 +755,21 @@ def test_diagnose_looks_at_collected_episodes_as_episodes_do(tmp_path):
                 read(tmp_path / "b.npz")
     save_arrays(tmp_path / "b.npz", "episodes", header, arrays)
     assert read_lengths(tmp_path / "b.npz").lengths.tolist() == Episodes.load(tmp_path / "b.npz").lengths.tolist()
+
+
+def test_a_process_with_impossible_indices_is_refused(tmp_path):
+    """SciPy read beyond the ends of its arrays, and the interpreter crashed."""
+    gallery.corridor(rooms=3)[0].save(tmp_path / "a.npz")
+    header, arrays = load_arrays(tmp_path / "a.npz", "learning process")
+    header = {name: value for name, value in header.items() if name not in ("kind", "version")}
+    ends, places = arrays["indptr_0"], arrays["indices_0"]
+    spoilt = [{"indptr_0": np.where(np.arange(len(ends)) == 2, end, ends)} for end in (10**6, -3)]
+    spoilt += [{"indices_0": np.full_like(places, index)} for index in (2**31 - 1, -1)]
+    for name, values in [({}, part) for part in spoilt] + [({"n_states": 10**30}, {}), ({"n_actions": 10**30}, {})]:
+        save_arrays(tmp_path / "b.npz", "learning process", header | name, arrays | values)
+        with pytest.raises(FileFormatError, match="does not hold a whole learning process"):
+            LearningProcess.load(tmp_path / "b.npz")
+    broken = scipy.sparse.csr_array(np.eye(3))
+    broken.indices = np.array([0, 1, 10**6], dtype=np.int32)
+    with pytest.raises(ProcessError, match="indices"):
+        LearningProcess([broken], np.zeros(3), [1, 0, 0])

@@ -16,6 +16,7 @@ from steadyrl.common.figures import check_picture
 from steadyrl.common.files import locked
 from steadyrl.common.tables import two_columns
 from steadyrl.common.terminal import clean, clean_line, console
+from steadyrl.diagnosis.episode_logs import read_episode_log
 from steadyrl.errors import FigureError, FileFormatError, RolloutError
 from steadyrl.experiments.running import UNFINISHED, reproduce
 from steadyrl.lengths import read_lengths
@@ -229,3 +230,53 @@ def test_a_time_limit_of_thousands_of_digits_is_refused_in_a_sentence(monkeypatc
         commands.run()
     assert end.value.code == 2
     assert "it must be 'spec', 'none', or a number of actions" in " ".join(capsys.readouterr().err.split())
+
+
+def in_a_shell(words, tail=""):
+    """Run a command in a shell."""
+    command = f"{sys.executable} -m steadyrl {words} {tail}"
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_reader_that_has_gone_is_no_verdict():
+    """The status was 1, which is what `check` says of a process that is not episodic."""
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {sys.executable} -m steadyrl check FrozenLake-v1 | true"],
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 141
+
+
+def test_a_program_without_standard_error_collects(tmp_path):
+    out = tmp_path / "a.npz"
+    done = in_a_shell(f"collect CartPole-v1 --episodes 3 --backend serial --out {out}", "2>&-")
+    assert (done.returncode, out.exists()) == (0, True)
+
+
+def test_without_standard_input_there_is_nothing_to_read():
+    done = in_a_shell("diagnose --from -", "<&-")
+    assert done.returncode == 2
+    assert "there is no standard input" in done.stderr
+
+
+def test_options_for_episodes_that_are_run_are_refused_with_a_log(tmp_path):
+    (tmp_path / "a.csv").write_text("l\n3\n4\n")
+    done = in_a_shell(f"diagnose --from {tmp_path / 'a.csv'} --policy mine.zip --make x=1")
+    assert done.returncode == 2
+    assert "--policy, --make: for episodes that are to be run" in done.stderr
+
+
+def test_logs_of_several_environments_are_not_taken_for_those_of_one(tmp_path):
+    steps, named = tmp_path / "steps.csv", tmp_path / "named.csv"
+    steps.write_text("step,l,r\n" + "".join(f"{40 * i},10,1\n" for i in range(1, 20)))
+    named.write_text("l,r\n3,1\n4,1\n")
+    with pytest.raises(FileFormatError, match="audit each such file by itself"):
+        audit_log([steps, named])
+    named.write_text("env,l,r\n" + "".join(f"{i % 4},{5 + i % 4},{i % 4}\n" for i in range(80)))
+    log = read_episode_log(named)
+    assert (log.num_envs, "4 environments" in log.about) == (4, True)
+    assert sorted(set(log.length[log.env == 2].tolist())) == [7]
+    assert log.last.tolist() == [100, 120, 140, 160]
+    with pytest.raises(FileFormatError, match=r"has 4 environments, but num_envs .* is 50"):
+        read_episode_log(named, num_envs=50)

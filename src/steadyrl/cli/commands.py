@@ -43,6 +43,10 @@ def steadyrl(version: Annotated[bool, typer.Option("--version", help="Print the 
         raise typer.Exit
 
 
+class _ReaderGoneError(Exception):
+    """The reader of the output has gone; Typer would make status 1 of a BrokenPipeError, which is `check`'s no."""
+
+
 def _own_exit_codes(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command that ends with 130 on Ctrl-C, and whose status no environment can decide by sys.exit."""
 
@@ -50,12 +54,16 @@ def _own_exit_codes(command: Callable[..., None]) -> Callable[..., None]:
     def guarded(*arguments: Any, **options: Any) -> None:
         try:
             command(*arguments, **options)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except BrokenPipeError as error:
+            raise _ReaderGoneError from error
         except KeyboardInterrupt:
             say("interrupted")
             raise typer.Exit(130) from None
         except SystemExit as error:
-            if isinstance(error.__context__, BrokenPipeError):  # rich's way to say that the reader has gone
-                raise error.__context__ from None
+            if isinstance(error.__context__, BrokenPipeError):  # rich's way to say so
+                raise _ReaderGoneError from error
             raise RolloutError(
                 f"the environment or the policy called sys.exit({error.code!r}), so there is no result; have it raise "
                 "an error, or end the episode, instead"
@@ -87,7 +95,7 @@ def run() -> None:
         if isinstance(getattr(error.__context__, "__cause__", None), KeyboardInterrupt):
             say("interrupted")  # before a command began; Typer only sets the status
         raise
-    except BrokenPipeError:  # the reader of our output has gone
+    except (_ReaderGoneError, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except (SteadyrlError, OSError) as error:

@@ -96,6 +96,11 @@ def diagnose(
         raise RolloutError("name an environment, or give --from FILE with episode lengths: one of the two")
     if not source and (column is not None or last is not None or everything):
         raise RolloutError("--column, --last and --all are for logs; they need --from FILE")
+    given = {"--policy": policy != "uniform", "--episodes": episodes is not None, "--backend": backend != "auto"}
+    given |= {"--max-episodes": max_episodes != 20_000, "--workers": workers is not None, "--make": bool(make)}
+    if source and any(given.values()):
+        names = ", ".join(name for name, there in given.items() if there)
+        raise RolloutError(f"{names}: for episodes that are to be run; --from FILE takes those that are in the log")
     check_seed(seed)
     if out is not None:
         _check_directory(out)

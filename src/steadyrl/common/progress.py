@@ -187,6 +187,8 @@ def progress_for(stream: TextIO | bool | None = None) -> Progress:
     if stream is False:
         return Silent()
     target = sys.stderr if stream is None or stream is True else stream
+    if target is None:  # a program without standard error
+        return Silent()
     if not callable(getattr(target, "write", None)):
         raise SteadyrlError(f"progress is {shown(stream)}; it must be True, False, or a stream to write to")
     return Bar(target) if callable(getattr(target, "isatty", None)) and target.isatty() else Lines(target)

@@ -85,19 +85,27 @@ def read_episode_log(
         num_envs = whole_number("num_envs", num_envs, FileFormatError, most=_MOST_ENVS)
     files = _files(path)
     tables = [_read(file) for file in files]
-    if len(tables) > 1:
-        return _of_monitors(tables, files)
-    table = tables[0]
-    if table.steps is None:
-        if num_envs not in (None, 1):
+    if len(tables) == 1 and tables[0].steps is not None:
+        return _of_steps(tables[0], files[0], num_envs)
+    for table, file in zip(tables, files, strict=True):
+        if table.steps is not None:
             raise FileFormatError(
-                f"{files[0].name} does not say at which step each episode ended, so the episodes of {num_envs} "
-                "environments cannot be told apart; log with a Monitor around each environment, or give a csv with a "
-                "column `step`"
+                f"{file.name} says at which step each episode ended, so it is a log of its own; audit each such file "
+                "by itself"
             )
-        _refuse_mixed(table, files[0])
-        return _of_monitors(tables, files)
-    return _of_steps(table, files[0], num_envs)
+    if len(tables) == 1 and tables[0].envs is not None:
+        tables = _of_each(tables[0], tables[0].envs)
+    if num_envs not in (None, len(tables)):
+        if len(tables) > 1:
+            raise FileFormatError(f"this log has {len(tables)} environments, but num_envs (--num-envs) is {num_envs}")
+        raise FileFormatError(
+            f"{files[0].name} does not say at which step each episode ended, so the episodes of {num_envs} "
+            "environments cannot be told apart; log with a Monitor around each environment, or give a csv with a "
+            "column `step`"
+        )
+    for table, file in zip(tables, files * len(tables), strict=False):
+        _refuse_mixed(table, file)
+    return _of_monitors(tables, files)
 
 
 @dataclass(frozen=True)
@@ -218,12 +226,20 @@ def _refuse_mixed(table: _Table, file: Path) -> None:
         )
 
 
+def _of_each(table: _Table, envs: Counts) -> list[_Table]:
+    """Return the episodes of each environment, where a file says whose they are, but not when they ended."""
+    rows = [np.flatnonzero(envs == number) for number in range(int(envs.max()) + 1)]
+    clock = table.clock
+    return [_Table(table.lengths[r], table.returns[r], None if clock is None else clock[r], None, None) for r in rows]
+
+
 def _of_monitors(tables: list[_Table], files: list[Path]) -> EpisodeLog:
     env = np.repeat(np.arange(len(tables)), [len(table.lengths) for table in tables])
     start = np.concatenate([np.cumsum(table.lengths) - table.lengths for table in tables])
     clocks = [table.clock for table in tables if table.clock is not None]
     clock = np.concatenate(clocks) if len(clocks) == len(tables) else None
-    kind = f"{len(files)} files, one environment each" if len(files) > 1 else f"{files[0].name}, one environment"
+    own = f"{files[0].name}, {len(tables)} environments" if len(tables) > 1 else f"{files[0].name}, one environment"
+    kind = f"{len(files)} files, one environment each" if len(files) > 1 else own
     lengths, returns = (np.concatenate([getattr(table, name) for table in tables]) for name in ("lengths", "returns"))
     return _sorted(env, start, lengths, returns, clock, len(tables), kind)
 

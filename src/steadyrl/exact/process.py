@@ -370,7 +370,7 @@ class LearningProcess:
             process = cls(matrices, arrays["rewards"], arrays["initial"], names=names, **kept_out)
             limit = header["time_limit"]
             return process if limit is None else process.with_time_limit(int(limit))
-        except (KeyError, IndexError, TypeError, ValueError) as error:
+        except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
             raise FileFormatError(
                 f"{os.fspath(path)!r} does not hold a whole learning process ({error}); save it again"
             ) from error

@@ -51,6 +51,9 @@ def square_matrices(transitions: Any) -> tuple[list[Any], float]:
         single = any(matrix.dtype in (np.float32, np.float16) for matrix in given)
         if any(matrix.dtype.kind not in "biuf" for matrix in given):
             raise TypeError("they are not real numbers")
+        for matrix in given:
+            if sp.issparse(matrix) and matrix.format in ("csr", "csc"):
+                matrix.check_format(full_check=True)  # scipy would read beyond the ends of wrong indices
     except ProcessError:
         raise
     except (TypeError, ValueError, RuntimeError) as error:

@@ -39,6 +39,7 @@ FORMATS = (
 _IN_DIRECTORY = ("*monitor.csv", "result.json", "*tfevents*", "evaluations.npz")  # the first kind that is there is read
 _EVALUATIONS = {"timesteps", "results", "ep_lengths"}  # arrays of Stable-Baselines3's evaluations.npz
 _UNPACKED = 1 << 32  # bytes; a larger array in an archive is refused
+_PIPED = 1 << 30  # bytes that are taken from standard input
 
 
 def read_lengths(paths: PathLike | Sequence[PathLike], *, column: str | int | None = None) -> EpisodeRecords:
@@ -136,7 +137,12 @@ def _read(file: Path, column: str | int | None) -> LoggedLengths:
 
 def _open(file: Path) -> io.BufferedReader:
     if str(file) == "-":
-        return io.BufferedReader(io.BytesIO(sys.stdin.buffer.read()))
+        if sys.stdin is None:
+            raise FileFormatError("there is no standard input to read from; name a file instead")
+        content = sys.stdin.buffer.read(_PIPED + 1)
+        if len(content) > _PIPED:
+            raise FileFormatError(f"standard input has more than {_PIPED:,} bytes; give the name of a file instead")
+        return io.BufferedReader(io.BytesIO(content))
     return open(file, "rb")
 
 

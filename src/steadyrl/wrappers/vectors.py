@@ -132,7 +132,10 @@ def take_info(infos: dict[str, Any], copy: int) -> dict[str, Any]:
     """Take the info of one environment out of batched infos: it is removed there, and returned as it was given."""
     taken: dict[str, Any] = {}
     for key in [key for key in infos if f"_{key}" in infos]:
-        mask = infos[f"_{key}"] = infos[f"_{key}"].copy()
+        mask: Any = infos.get(f"_{key}")
+        if key not in infos or getattr(mask, "dtype", None) != np.bool_:  # an environment has keys of such names itself
+            continue
+        mask = infos[f"_{key}"] = mask.copy()
         if not mask[copy]:
             continue
         value = infos[key]
