@@ -7,11 +7,13 @@ the ages of staggered copies and the stationary ones, after one and two mean epi
 share up to the age that is possible then and one beyond; the bound is the smallest distance that is possible. The
 lengths are those of the first episode of each copy in a run without staggering, which all have to end.
 
-*Cost* is the wall-clock time of a staggered step over that of a raw one, once the copies are staggered: the median of
-the ratios of alternating blocks, with its 95% interval. Other work on the machine moves it by percents, in either
-direction, beyond that interval; so the ratio of CPU times, the law alone in the same alternation, and the load of the
-machine are in the file, too. Random actions are part of both; of a trainer's step, the share is smaller still. For
-gymnax, the fastest of four of its environments is measured beside CartPole-v1.
+*Cost* is the wall-clock time of a staggered step over that of a raw one, from the same states of staggered copies: the
+median of the ratios of alternating blocks, with its 95% interval. Raw copies in lockstep are timed beside them: their
+steps may be cheaper or dearer for reasons of the simulator, whose solver goes on until the last copy has converged.
+Other work on the machine moves it by percents, in either direction, beyond that interval; so the ratio of CPU times,
+the law alone in the same alternation, and the load of the machine are in the file, too. Random actions are part of
+both; of a trainer's step, the share is smaller still. For gymnax, the fastest of four of its environments is measured
+beside CartPole-v1.
 """
 
 from __future__ import annotations
@@ -54,6 +56,8 @@ class Stack(NamedTuple):
     raw: tuple[Any, Step]
     staggered: tuple[Any, Step]
     ages: Callable[[Any], jax.Array]
+    bare: Callable[[Any], Any]
+    """The state of raw copies that are where those of a staggered state are."""
     lines: list[str]
     longest: int
     """Steps after which every first episode is over."""
@@ -85,6 +89,7 @@ def gymnax_stack(name: str = "CartPole-v1") -> Stack:
         ),
         (many.reset(keys, params)[1], partial(stepped, many.step)),
         lambda state: state.stagger.ages,
+        lambda state: state.environments,
         [
             "from steadyrl.integrations.jax.gymnax import StaggeredGymnax",
             "env = StaggeredGymnax(env, num_envs)",
@@ -145,6 +150,7 @@ def _wrapped(package: str, environment: str, raw: Any, many: Any, lines: list[st
         (jax.jit(raw.reset)(keys), partial(stepped, raw)),
         (jax.jit(many.reset)(keys), partial(stepped, many)),
         lambda state: state.info["steadyrl"]["law"].ages,
+        lambda state: state.replace(info={name: value for name, value in state.info.items() if name != "steadyrl"}),
         lines,
         longest=length,
         block=25,
@@ -179,6 +185,7 @@ def jumanji_stack(limit: int = 100) -> Stack:
         ((first, law), partial(stepped, False)),
         ((first, law), partial(stepped, True)),
         lambda carry: carry[1].ages,
+        lambda carry: carry,
         [
             "law, cut = stagger.step(law, timestep.last())",
             "fresh, start = jax.vmap(env.reset)(keys)  # instead of the AutoResetWrapper",
@@ -242,6 +249,8 @@ def compiled(stack: Stack) -> dict[str, list[Any]]:
     for i in range(-(-3 * stack.longest // stack.block)):  # compile, and run until the copies are staggered
         for way in ways.values():
             way[1] = jax.block_until_ready(way[0](way[1], jax.random.PRNGKey(i)))[0]
+    ways["in lockstep"] = list(ways["raw"])
+    ways["raw"][1] = stack.bare(ways["staggered"][1])
     return ways
 
 
