@@ -230,7 +230,7 @@ def distances(stack: Stack) -> tuple[dict[str, list[float]], float]:
 
 def costs(stack: Stack, rounds: int) -> dict[str, float]:
     """Return microseconds of a raw, of a quiet staggered step and of the law alone, and ratios of the first two."""
-    return timed(compiled(stack), stack.block, rounds)
+    return timed(compiled(stack), stack.block, rounds) | {"law at first": law_at_first(stack.longest)}
 
 
 def compiled(stack: Stack) -> dict[str, list[Any]]:
@@ -281,6 +281,18 @@ def law_alone(length: int) -> tuple[Any, Step]:
     return stagger.init(COPIES, length, SEED), step
 
 
+def law_at_first(length: int) -> float:
+    """Return the microseconds of the law alone, while it truncates: in the first episode."""
+    state, step = law_alone(length)
+    block = jax.jit(lambda state: jax.lax.scan(step, state, jnp.arange(length)))
+    taken = []
+    for _ in range(8):
+        begun = time.perf_counter()
+        jax.block_until_ready(block(state))
+        taken.append((time.perf_counter() - begun) / length * 1e6)
+    return round(float(np.median(taken[1:])), 1)
+
+
 def _ratios(name: str, ratios: np.ndarray) -> dict[str, float]:
     low, high = median_interval(ratios)
     numbers = {"": float(np.median(ratios)), " from": low, " to": high}
@@ -297,7 +309,7 @@ def median_interval(values: np.ndarray) -> tuple[float, float]:
 def cost_in_words(cost: dict[str, float], environment: str) -> str:
     """Return the share of a step with its interval, and what the law takes by itself."""
     share, low, high = (100 * (cost[f"wall clock{end}"] - 1) for end in ("", " from", " to"))
-    alone = f"the law alone takes {cost['law']:.0f} of {cost['raw']:,.0f} µs"
+    alone = f"the law alone takes {cost['law']:.0f} of {cost['raw']:,.0f} µs, {cost['law at first']:.0f} at first"
     return f"{share:+.1f}% ({low:+.1f} to {high:+.1f}) of a step of {environment}; {alone}"
 
 

@@ -7,6 +7,7 @@ the host, except that PyTorch on a CPU looks at a condition, which costs nothing
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -177,6 +178,8 @@ def drawn(seed: Array, time: Array, places: Array, quota: Array) -> Array:
         return found
     everybody = xp.arange(n, dtype=places.dtype, **beside(places))
     noise = hashed(xp, seed, time, everybody)
+    if is_jax_namespace(xp) and sys.modules["jax"].default_backend() == "cpu" and 16 * size < n * math.log2(n + 1):
+        return _drawn_by_bits(noise, places, quota)
     # No two numbers are equal, so it does not matter whether a sort is stable. JAX may have no 64 bits.
     ordered = xp.lexsort((noise, places)) if is_jax_namespace(xp) else xp.argsort(places * 2**32 + noise)
     where = xp.take(places, ordered, axis=0)
@@ -188,6 +191,32 @@ def drawn(seed: Array, time: Array, places: Array, quota: Array) -> Array:
     found = xp.empty_like(lucky)
     found[ordered] = lucky
     return found
+
+
+def _drawn_by_bits(noise: Array, places: Array, quota: Array) -> Array:
+    """`drawn` in JAX without a sort, which takes XLA a millisecond for 4,096 numbers on a CPU; this takes a fifth.
+
+    The numbers are compared four bits at a time, from the highest: how many at each place have each value of them says
+    up to which value all are drawn; those with the next value are compared further.
+    """
+    jax = sys.modules["jax"]
+    jnp, lax, size = jax.numpy, jax.lax, quota.shape[0]
+    values = jnp.arange(16, dtype=places.dtype)
+
+    def compare(i: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        left, undecided, lucky = carry
+        bits = ((noise >> (jnp.uint32(28) - 4 * i.astype(jnp.uint32))) & jnp.uint32(15)).astype(places.dtype)
+        table = jnp.zeros(size * 16, quota.dtype).at[places * 16 + bits].add(undecided.astype(quota.dtype))
+        below = jnp.cumsum(table.reshape(size, 16), axis=1)
+        next_value = jnp.sum(below < left[:, None], axis=1, dtype=places.dtype)  # below it, all are drawn
+        drawn_below = jnp.max(jnp.where(values < next_value[:, None], below, 0), axis=1)
+        mine = next_value[places]
+        return left - drawn_below, undecided & (bits == mine), lucky | (undecided & (bits < mine))
+
+    somewhere = (quota > 0)[places]
+    start = quota, somewhere, jnp.zeros_like(somewhere)
+    _, undecided, lucky = lax.fori_loop(0, 8, compare, start)
+    return lucky | undecided
 
 
 def last(flags: Array) -> Array:
