@@ -696,3 +696,32 @@ def test_a_state_with_a_number_out_of_range_is_refused(kind):
 def test_a_state_of_another_way_to_reset_is_refused(kind):
     with pytest.raises(SteadyrlError, match="saved with same_step=False"):
         after_some_steps(kind).restore(after_some_steps(kind, same_step=False).state())
+
+
+def monitors(folder, lengths):
+    """Monitor files of environments with episodes of these lengths; the return is the length."""
+    folder.mkdir()
+    for i, mine in enumerate(lengths):
+        rows = "".join(f"{n},{n},{t}\n" for t, n in enumerate(mine))
+        (folder / f"{i}.monitor.csv").write_text(f"#{{}}\nr,l,t\n{rows}")
+    return folder
+
+
+def test_environments_whose_logs_end_before_others_are_not_taken_to_run_on(tmp_path):
+    """Twenty episodes in each of eight environments: the fair mean was 31.9, though the true one is 22.5."""
+    rng = np.random.default_rng(0)
+    each = rng.integers(5, 41, (8, 20))
+    found = audit_log(monitors(tmp_path / "evaluation", each))
+    first = int(each.sum(axis=1).min())
+    assert int(found.steps[-1]) <= 8 * first
+    assert f"up to {8 * first:,} steps, where the log of an environment ends" in found.message
+    assert 18 < found.fair[-1] < 27  # 22.5, with a standard error of 1
+
+    died = [rng.integers(5, 41, 200) for _ in range(7)] + [rng.integers(5, 41, 20)]
+    found = audit_log(monitors(tmp_path / "died", died))
+    assert int(found.steps[-1]) <= 8 * int(died[-1].sum())
+    assert 18 < found.fair[-1] < 27
+
+    training = [rng.integers(5, 41, 200) for _ in range(8)]  # none of them ends long before the others
+    whole = audit_log(monitors(tmp_path / "training", [mine[np.cumsum(mine) < 4000] for mine in training]))
+    assert "where the log of an environment ends" not in whole.message

@@ -773,3 +773,34 @@ def test_a_process_with_impossible_indices_is_refused(tmp_path):
     broken.indices = np.array([0, 1, 10**6], dtype=np.int32)
     with pytest.raises(ProcessError, match="indices"):
         LearningProcess([broken], np.zeros(3), [1, 0, 0])
+
+
+def test_a_pipe_in_the_place_of_a_file_is_refused(tmp_path):
+    """It was waited for, for ever."""
+    os.mkfifo(tmp_path / "a.npz.partial")
+    os.mkfifo(tmp_path / "b.npz")
+    with pytest.raises(RolloutError, match="is a pipe or a device"):
+        collect_episodes(Dice, "uniform", 5, backend="serial", checkpoint=tmp_path / "a.npz.partial")
+    for load in (Episodes.load, LearningProcess.load):
+        with pytest.raises(FileFormatError, match="is a pipe or a device"):
+            load(tmp_path / "b.npz")
+
+
+def test_what_a_link_leads_to_is_written_and_the_link_stays(tmp_path):
+    (tmp_path / "disk").mkdir()
+    link, there = tmp_path / "a.txt", tmp_path / "disk" / "a.txt"
+    link.symlink_to(there)
+    for content in (b"old", b"new"):
+        write_atomically(link, content)
+        assert link.is_symlink()
+        assert there.read_bytes() == content
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "disk"]
+
+
+def test_a_patient_lock_waits_for_its_turn(tmp_path):
+    with locked(tmp_path):
+        code = f"from steadyrl.common.files import locked\nwith locked({str(tmp_path)!r}, patience=60.0): print('mine')"
+        other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        time.sleep(0.5)
+        assert other.poll() is None
+    assert other.communicate(timeout=60)[0] == "mine\n"

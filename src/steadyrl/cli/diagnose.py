@@ -15,7 +15,7 @@ import typer
 from steadyrl.cli.options import AsJson, Backend, Make, PolicyName, Seed, Workers, check_out, make_arguments
 from steadyrl.common.checks import check_seed
 from steadyrl.common.quiet import output_to_stderr
-from steadyrl.common.storage import write_atomically
+from steadyrl.common.storage import locked, write_atomically
 from steadyrl.common.terminal import clean, console, say
 from steadyrl.diagnosis import analysis
 from steadyrl.diagnosis.report import write_report
@@ -193,7 +193,8 @@ def _show(found: Diagnosis, *, as_json: bool, paper: bool) -> None:
 
 def _write(found: Diagnosis, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    write_report(found, out / "report.html", command=clean(shlex.join(["steadyrl", *sys.argv[1:]])))
-    write_atomically(out / "diagnosis.json", json.dumps(found.as_json(), indent=2).encode())
-    write_lengths(found.lengths, found.episodes, out / "lengths.txt")
+    with locked(out, patience=30.0):  # so that the three files are of one run
+        write_report(found, out / "report.html", command=clean(shlex.join(["steadyrl", *sys.argv[1:]])))
+        write_atomically(out / "diagnosis.json", json.dumps(found.as_json(), indent=2).encode())
+        write_lengths(found.lengths, found.episodes, out / "lengths.txt")
     say(f"wrote {out / 'report.html'}, diagnosis.json and lengths.txt")

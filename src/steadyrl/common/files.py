@@ -13,6 +13,7 @@ import re
 import secrets
 import socket
 import tempfile
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,7 +49,7 @@ def written_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     It is for libraries that write files by themselves. If the block raises, the temporary file is deleted and `path` is
     as it was before.
     """
-    target = Path(as_path("path", path, SteadyrlError))
+    target = _followed(Path(as_path("path", path, SteadyrlError)))
     if not target.parent.is_dir():
         raise FileNotFoundError(f"the folder of {os.fspath(path)!r} does not exist")
     delete_abandoned(target.parent)
@@ -65,6 +66,17 @@ def written_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
         if isinstance(error, OSError) and error.errno is not None and error.filename in (None, str(temporary)):
             raise type(error)(error.errno, error.strerror, os.fspath(path)) from error
         raise
+
+
+def _followed(path: Path) -> Path:
+    """Return where a symbolic link leads to, so that what it leads to is written, and the link stays."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
+def require_plain(path: str | os.PathLike[str], error: type[SteadyrlError]) -> None:
+    """Raise `error` if a pipe or a device is where a file should be: reading it might never end."""
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise error(f"{os.fspath(path)!r} is a pipe or a device, not a file; name another file")
 
 
 def delete_abandoned(folder: str | os.PathLike[str]) -> None:
@@ -95,8 +107,11 @@ def why_no_such_file(path: str | os.PathLike[str]) -> str | None:
     """Return why a file with this name cannot be written, or None if it can: its folder, the length of its name."""
     target = Path(as_path("path", path, RolloutError))
     try:
+        target = _followed(target)
         if target.is_dir():
             return "it is a directory"
+        if target.exists() and not target.is_file():
+            return "it is a pipe or a device"
         longest = os.pathconf(target.absolute().parent, "PC_NAME_MAX") if hasattr(os, "pathconf") else 255
         length = len(os.fsencode(target.name))
         if length > longest:
@@ -109,25 +124,37 @@ def why_no_such_file(path: str | os.PathLike[str]) -> str | None:
 
 
 @contextlib.contextmanager
-def locked(path: str | os.PathLike[str], error: type[SteadyrlError] = RolloutError) -> Iterator[None]:
-    """Hold a file or a folder for this run alone; raise `error` if another run holds it.
+def locked(
+    path: str | os.PathLike[str], error: type[SteadyrlError] = RolloutError, *, patience: float = 0.0
+) -> Iterator[None]:
+    """Hold a file or a folder for this run alone; raise `error` if another run holds it for `patience` seconds.
 
     A file that does not exist is created, empty; a folder must exist. The lock ends with the process, however that
     ends, and is not inherited by processes that an environment starts. File systems without locks are used without.
     """
-    if os.path.isdir(path):
-        held: Any = _Descriptor(os.open(path, os.O_RDONLY))
+    until = time.monotonic() + patience
+    while True:
         try:
-            _lock(held, path, error)
-        except BaseException:
-            held.close()
-            raise
-    else:
-        held = open_locked(path, error)
+            held = _open_folder_locked(path, error) if os.path.isdir(path) else open_locked(path, error)
+            break
+        except error:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.05)
     try:
         yield
     finally:
         held.close()
+
+
+def _open_folder_locked(path: str | os.PathLike[str], error: type[SteadyrlError]) -> Any:
+    held = _Descriptor(os.open(path, os.O_RDONLY))
+    try:
+        _lock(held, path, error)
+    except BaseException:
+        held.close()
+        raise
+    return held
 
 
 def open_locked(path: str | os.PathLike[str], error: type[SteadyrlError] = RolloutError) -> Any:
@@ -136,6 +163,7 @@ def open_locked(path: str | os.PathLike[str], error: type[SteadyrlError] = Rollo
     A file that does not exist is created. If another run holds it, `error` is raised and nothing is changed.
     """
     while True:
+        require_plain(path, error)
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)
         try:
             _lock(file, path, error)

@@ -20,7 +20,14 @@ import numpy as np
 from numpy.lib import format as npy
 
 from steadyrl.common.checks import as_path
-from steadyrl.common.files import locked, why_no_such_file, why_not_writable, write_atomically, written_atomically
+from steadyrl.common.files import (
+    locked,
+    require_plain,
+    why_no_such_file,
+    why_not_writable,
+    write_atomically,
+    written_atomically,
+)
 from steadyrl.errors import FileFormatError
 
 __all__ = [
@@ -62,6 +69,7 @@ def load_arrays(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any]
         FileFormatError: if the file is damaged, or holds something else.
     """
     path = as_path("path", path, FileFormatError)
+    require_plain(path, FileFormatError)
     with open(path, "rb") as file:
         header, arrays = unpack_archive(file, repr(path))
     if header.get("kind") != kind:

@@ -210,7 +210,7 @@ def audit_log(
         FileFormatError: if the log cannot be read.
         StatisticsError: if another argument cannot be used.
     """
-    found = log if isinstance(log, EpisodeLog) else read_episode_log(log, num_envs=num_envs)
+    found = (log if isinstance(log, EpisodeLog) else read_episode_log(log, num_envs=num_envs)).while_all_ran()
     window = whole_number("window", window, StatisticsError)
     points = whole_number("points", points, StatisticsError, most=_MOST_POINTS)
     level = check_level(level, StatisticsError)

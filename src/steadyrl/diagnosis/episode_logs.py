@@ -12,7 +12,7 @@ import os
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ _STEPS = ("step", "steps", "global_step", "end", "ended", "timestep", "timesteps
 _ENVS = ("env", "env_index", "env_id", "environment", "worker")
 _MOST_ENVS = 1_000_000
 _FASTEST = 1e6  # steps per second; no single environment in Python is faster
+_FEW = 4  # episodes of each environment; with so few, equal numbers mean nothing
+_GONE = 20  # longest episodes that nothing is logged of an environment, after which its log has ended
 _SUSPICIOUS = 0.05  # share of episodes that were faster than that
 
 
@@ -65,6 +67,32 @@ class EpisodeLog:
         found = np.zeros(self.num_envs, dtype=np.int64)
         np.maximum.at(found, self.env, self.end)
         return found
+
+    def while_all_ran(self) -> EpisodeLog:
+        """Return the log up to the end of the first environment whose log has ended before the others'.
+
+        What runs after an environment's last logged end is taken for one long episode. That cannot be if it is twenty
+        times as long as any episode that ended, or if all environments have as many episodes and their ends are
+        further apart than that: then some ran no longer, as in an evaluation of n episodes in each.
+        """
+        last, longest = self.last, int(self.length.max())
+        counts = np.bincount(self.env, minlength=self.num_envs)
+        over = (counts > 0) & (int(self.end[-1]) - last > _GONE * longest)
+        if _FEW < counts.min() == counts.max() and last.max() - last.min() > longest:
+            over = last < last.max()
+        if not over.any():
+            return self
+        until = int(last[over].min())
+        kept = self.end <= until
+        return replace(
+            self,
+            env=self.env[kept],
+            start=self.start[kept],
+            length=self.length[kept],
+            returns=self.returns[kept],
+            clock=None if self.clock is None else self.clock[kept],
+            about=f"{self.about}; up to {until * self.num_envs:,} steps, where the log of an environment ends",
+        )
 
 
 def read_episode_log(
