@@ -72,6 +72,7 @@ class StaggerController:
         self._rows = np.zeros((law.GLANCE, self.num_envs), dtype=np.int64)
         self._numbers = np.arange(law.GLANCE)[:, None]
         self._filled = self._followed = 0  # steps written down, and those of them through which ages were followed
+        self._oldest = 0
         self._lived: NDArray[np.int64] = np.zeros(self.num_envs, dtype=np.int64)  # ages less 1, after those followed
         self._restarting: Flags = np.zeros(self.num_envs, dtype=bool)
         self._nobody: Flags = np.zeros(self.num_envs, dtype=bool)
@@ -138,8 +139,8 @@ class StaggerController:
         ):
             return np.zeros_like(self._nobody)  # `law.looks` is False
         self._follow()
-        ages, ended = self._rows[self._filled - 1] + 1, self._ended[self._filled - 1]
-        here, over_here = self._count()
+        ended = self._ended[self._filled - 1]
+        ages, here, over_here = self._count()
         if not (self._active or law.looks(self._state, ages)):
             return np.zeros_like(self._nobody)
         found: tuple[StaggerState, Flags]
@@ -159,12 +160,12 @@ class StaggerController:
     def _without_late(self, done: Flags, late: Flags) -> Flags:
         """Return whose episode ended by itself, given who was truncated in this step by a late cut."""
         self._late = None
-        if np.count_nonzero(late & ~done):
+        if np.greater(late, done).any():
             raise StaggerError(
                 f"environments {np.flatnonzero(late & ~done).tolist()} were to be truncated in this step and went on; "
                 "whoever truncates them (as by the counter of a time limit) has no effect"
             )
-        natural: Flags = done & ~late
+        natural: Flags = np.greater(done, late)
         return natural
 
     def _outgrown(self) -> bool:
@@ -202,17 +203,19 @@ class StaggerController:
             )
         self._lived, self._restarting = rows[-1].copy(), ended[-1].copy()
 
-    def _count(self) -> tuple[Any, Any]:
+    def _count(self) -> tuple[Any, Any, Any]:
         """Count the steps that were written down, and make room for the ages seen.
 
         Returns:
-            How many environments were at each age in the last of the steps, and how many of these ended.
+            The ages in the last of the steps, how many environments were at each age, and how many of these ended.
         """
         steps = self._filled
         self._follow()
         ages, ended = self._rows[:steps] + 1, self._ended[:steps]
         self._filled = self._followed = 0
-        state = law.with_room(self._state, int(ages.max(initial=1)) + 2)
+        state = self._state
+        if steps > 1 or self._oldest + 2 >= len(state.new_visits):  # `_oldest` is an upper bound for the last step
+            state = law.with_room(state, int(ages.max(initial=1)) + 2)
         size, at = len(state.new_visits), ages[ended]
         visits, ends = count(ages.ravel(), size), count(at, size)
         self._remember(
@@ -225,7 +228,9 @@ class StaggerController:
                 natural_ends=state.natural_ends + len(at),
             )
         )
-        return (visits, ends) if steps <= 1 else (count(ages[-1], size), count(ages[-1][ended[-1]], size))
+        if steps <= 1:
+            return ages.reshape(-1), visits, ends
+        return ages[-1], count(ages[-1], size), count(ages[-1][ended[-1]], size)
 
     def _remember(self, state: StaggerState) -> None:
         """Keep a state, and what every step needs of it at hand."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from steadyrl.common.checks import shown, whole_number
@@ -103,7 +104,7 @@ class CounterStagger:
             self.statistics.update(rewards.flatten(), dones & ~cut, cut)
         self._late = cut = self.staggering.step(dones)
         self._steps += 1
-        if self.staggering.device.type == "cpu" and not cut.any():  # elsewhere looking would wait for the device
+        if self.staggering.device.type == "cpu" and not np.count_nonzero(cut.numpy()):  # elsewhere this would wait
             return cut
         counters, limit = self.counters, self.limit
         if isinstance(limit, int):
