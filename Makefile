@@ -50,6 +50,7 @@ bench: $(VENV)/.dev  ## benchmarks against other libraries (about an hour; train
 
 fuzz: $(VENV)/.dev  ## attack files, calls, runs, texts and environments (half an hour), and write docs/promises.md again
 	$(BIN)/python fuzz/flips.py --record
+	$(BIN)/python fuzz/contents.py --record
 	$(BIN)/python fuzz/calls.py --record
 	$(BIN)/python fuzz/strings.py --record
 	$(BIN)/python fuzz/environments.py --record

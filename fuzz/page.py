@@ -15,6 +15,8 @@ PROMISES = {
     "flips": "A file that was damaged loads as it was written, or is refused with a sentence. It never loads as other "
     "numbers, and never asks for more memory than it has reason to. (Logs of other programs carry no digests: a "
     "changed digit is another length there, and only a sentence or lengths are promised.)",
+    "contents": "A file or state whose digests fit, but which holds what it cannot hold, is refused with a sentence. "
+    "It never crashes the interpreter, and never reads or writes beyond its arrays.",
     "calls": "A public function, constructor or method that is called with wrong arguments raises a `SteadyrlError` "
     "with a sentence, whatever the arguments are.",
     "signals": "A run that is killed or interrupted at any moment loses at most its unfinished block or update, goes "

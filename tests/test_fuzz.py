@@ -2,6 +2,8 @@
 
 import collections
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -17,6 +19,7 @@ sys.path.insert(0, str(FUZZ))
 
 import calls  # noqa: E402
 import common  # noqa: E402
+import contents  # noqa: E402
 import environments  # noqa: E402
 import flips  # noqa: E402
 import page  # noqa: E402
@@ -40,6 +43,19 @@ def test_damaged_files_load_as_written_or_are_refused(tmp_path, monkeypatch):
     short = trial("flips", tmp_path, 8)
     flips.attack(short)
     assert not short.findings
+
+
+def test_files_with_impossible_content_are_refused(tmp_path):
+    short = trial("contents", tmp_path, 12)
+    contents.attack(short)
+    assert not short.findings
+    assert len(short.tried) == 8
+
+
+def test_a_process_that_crashes_is_a_finding(tmp_path):
+    short = trial("contents", tmp_path, 1)
+    contents.batch(short, "a kind", lambda _: os.kill(os.getpid(), signal.SIGKILL), {3: ({}, {})})
+    assert short.findings == ["a kind, number 3: the process ended with status -9"]
 
 
 def test_a_run_that_is_killed_goes_on_to_the_same_bytes(tmp_path):

@@ -273,6 +273,7 @@ def test_a_checkpoint_whose_digests_fit_but_not_its_content_is_refused(tmp_path)
         spoilt = [np.zeros(0, array.dtype), np.concatenate([np.atleast_1d(array)] * 2)]
         spoilt += [np.full(array.shape, np.inf)] if array.dtype.kind == "f" else []
         spoilt += [array.dtype.type(0)] if array.ndim else []
+        spoilt += [array[..., 0]] if array.ndim > 1 and "policy" not in name else []
         replay = name in ("sampler/stream/log", "sampler/stream/seen")  # then what is repeated differs
         for value in spoilt:
             assert refused(header, arrays | {name: value}) or replay, (name, value)
@@ -283,4 +284,13 @@ def test_a_checkpoint_whose_digests_fit_but_not_its_content_is_refused(tmp_path)
         for value in others:
             assert refused(header | {name: value}, arrays) or name == "format", (name, value)
         assert refused({other: value for other, value in header.items() if other != name}, arrays) or name == "format"
+    for name, value in (
+        ("hidden", [{}, 64]),
+        ("hidden", [10**6, 64]),
+        ("hidden", "no"),
+        ("limit", -1),
+        ("normalised", 7),
+    ):
+        assert refused(header | {"policy": header["policy"] | {name: value}}, arrays), (name, value)
+        assert refused(header | {"policy": {k: v for k, v in header["policy"].items() if k != name}}, arrays), name
     assert resumed(header, arrays).updates == 5

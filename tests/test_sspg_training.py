@@ -76,7 +76,8 @@ class Stop:
         if progress.update == self.update:
             import gc
 
-            run = next(r for r in gc.get_objects() if type(r).__name__ == "Run" and r.learner.policy is progress.policy)
+            runs = [r for r in gc.get_objects() if type(r).__name__ == "Run" and hasattr(r, "learner")]
+            run = next(r for r in runs if r.learner.policy is progress.policy)
             run.save()
         if progress.update == self.update + 1:
             raise StopHereError

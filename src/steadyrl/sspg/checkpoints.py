@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl.common.checks import LARGEST
+from steadyrl.common.checks import LARGEST, is_number
 from steadyrl.common.storage import load_arrays, save_arrays, why_not_writable, write_atomically
 from steadyrl.errors import FileFormatError, TrainingError
 from steadyrl.sspg.settings import Settings
@@ -118,6 +118,8 @@ def load_checkpoint(
     counts = all(type(header.get(name)) is int and 0 <= header[name] <= LARGEST for name in ("update", "steps"))
     if not counts or not all(isinstance(header.get(name), kind) for name, kind in kinds.items()):
         raise damaged(out)
+    if not _fits(header["policy"], arrays):
+        raise damaged(out)
     if header["environment"] != environment:
         raise TrainingError(
             f"{str(path)!r} is of a run on {header['environment']}, and this is {environment}; resume it with the "
@@ -139,6 +141,20 @@ def load_checkpoint(
             "name another directory"
         )
     return header, arrays
+
+
+def _fits(shape: Mapping[str, Any], arrays: Mapping[str, Any]) -> bool:
+    """Return whether what a header says of the policy is said as it should be, and is that of the arrays."""
+    hidden, limit = shape.get("hidden"), shape.get("limit", math.nan)
+    if not isinstance(hidden, list) or not isinstance(shape.get("normalised"), bool):
+        return False
+    if limit is not None and not (is_number(limit) and 0 < limit < math.inf):
+        return False
+    biases = [arrays.get(f"learner/policy/layers.{i}.bias") for i in range(len(hidden))]
+    return all(
+        type(size) is int and bias is not None and bias.shape == (size,)
+        for size, bias in zip(hidden, biases, strict=True)
+    )
 
 
 def save_history(out: Path, history: Mapping[str, list[float]]) -> None:

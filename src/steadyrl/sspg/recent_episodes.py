@@ -124,8 +124,8 @@ class RecentEpisodes:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from the arrays of a checkpoint."""
         require_numbers(state["sums"], shape=(5,))
-        require_numbers(state["by_age"], shape=(2, *np.shape(state["by_age"])[1:]))
-        require_numbers(state["counts"], shape=(4, *np.shape(state["counts"])[1:]), least=0.0)
+        require_numbers(state["by_age"], shape=(2, state["by_age"].shape[-1]))
+        require_numbers(state["counts"], shape=(4, state["counts"].shape[-1]), least=0.0)
         self._table.restore(state)
         self._steps, self._rewards, self._late_steps, self._late_rewards, self._early = state["sums"].tolist()
         self._by_age = np.array(state["by_age"])

@@ -150,7 +150,8 @@ def _write(pictures: list[Any], rate: int, target: Path) -> None:
     from moviepy import ImageSequenceClip
 
     even = [picture[: picture.shape[0] // 2 * 2, : picture.shape[1] // 2 * 2] for picture in pictures]  # as H.264 needs
-    clip, hook, problem = ImageSequenceClip(even, fps=rate), sys.unraisablehook, None
+    clip, hook = ImageSequenceClip(even, fps=rate), sys.unraisablehook
+    problem: tuple[Any, ...] | None = None
     try:
         sys.unraisablehook = lambda _: None  # a writer that failed fails again while it is deleted
         with written_atomically(target) as temporary:
@@ -159,11 +160,11 @@ def _write(pictures: list[Any], rate: int, target: Path) -> None:
             else:
                 clip.write_videofile(str(temporary), logger=None, audio=False)
     except OSError as error:
-        problem = error.strerror or str(error)
+        problem = (error.errno, error.strerror, str(target)) if error.errno is not None else (str(error),)
         error.__traceback__ = error.__context__ = error.__cause__ = None
     finally:
         del clip
         gc.collect()
         sys.unraisablehook = hook
     if problem is not None:
-        raise RolloutError(f"{str(target)!r} could not be written ({problem})")
+        raise OSError(*problem)
