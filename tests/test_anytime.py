@@ -371,3 +371,21 @@ def test_after_a_reset_of_all_no_age_is_left_out(num_envs):
             controller.reset()
         controller.step(controller.ages == length)
     assert np.bincount(controller.ages, minlength=length + 1)[1:].tolist() == [num_envs // length] * length
+
+
+@pytest.mark.parametrize("num_envs", [2, 8, 64])
+@pytest.mark.parametrize("steps", [20, 400])
+def test_what_could_not_be_truncated_is_not_made_up_for_later(num_envs, steps):
+    """Episodes of one action leave nobody to truncate. What was owed grew, and later every episode was truncated."""
+
+    def run(controller, length, count):
+        before = controller.cuts
+        for _ in range(count):
+            controller.step((controller.ages >= length) & ~controller.restarting)
+        return controller.cuts - before
+
+    controller = StaggerController(num_envs, same_step=False, seed=0)
+    assert run(controller, 1, steps) == 0
+    usual = run(StaggerController(num_envs, same_step=False, seed=0), 20, 600)
+    assert run(controller, 20, 600) <= 3 * usual + 10 * num_envs  # 300 to 2,400 with 8 environments, before
+    assert not controller.active

@@ -655,7 +655,7 @@ OUT_OF_RANGE = {
         "carry": [np.inf, 1e300, -1e300],
     },
     "FairStatistics": {
-        "ages": [np.full(8, 2**62)],
+        "ages": [np.full(8, 2**63 - 1), np.full(8, -1)],
         "weight": [np.inf, 0.0],
         "returns": [np.inf],
         "tables": [-1.0, -np.inf, np.inf],
@@ -717,11 +717,29 @@ def test_environments_whose_logs_end_before_others_are_not_taken_to_run_on(tmp_p
     assert f"up to {8 * first:,} steps, where the log of an environment ends" in found.message
     assert 18 < found.fair[-1] < 27  # 22.5, with a standard error of 1
 
-    died = [rng.integers(5, 41, 200) for _ in range(7)] + [rng.integers(5, 41, 20)]
+    long = [rng.integers(5, 41, 200) for _ in range(7)]
+    died = [*(mine[np.cumsum(mine) < 4000] for mine in long), rng.integers(5, 41, 20)]
     found = audit_log(monitors(tmp_path / "died", died))
-    assert int(found.steps[-1]) <= 8 * int(died[-1].sum())
+    assert "1 of these whose logs end early are left out" in found.message
+    assert found.log.num_envs == 7
+    assert int(found.steps[-1]) > 7 * 3000
     assert 18 < found.fair[-1] < 27
 
     training = [rng.integers(5, 41, 200) for _ in range(8)]  # none of them ends long before the others
     whole = audit_log(monitors(tmp_path / "training", [mine[np.cumsum(mine) < 4000] for mine in training]))
     assert "where the log of an environment ends" not in whole.message
+
+
+def test_legal_states_are_gone_on_from():
+    """Rewards that were all taken back, and an environment that is older than any episode that can be counted."""
+    statistics = FairStatistics(2, same_step=True)
+    statistics.update([1.0, 1.0], [False, False])
+    statistics.restarted([True, True])
+    FairStatistics(2, same_step=True).restore(statistics.state())
+    old = FairStatistics(2, same_step=True)
+    old.reset(ages=[10**8, 1])
+    FairStatistics(2, same_step=True).restore(old.state())
+    controller = StaggerController(2, same_step=False, seed=0)
+    for _ in range(50):
+        controller.step((controller.ages >= 1) & ~controller.restarting)
+    StaggerController(2, same_step=False).restore(controller.state())

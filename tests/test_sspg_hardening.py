@@ -294,3 +294,22 @@ def test_a_checkpoint_whose_digests_fit_but_not_its_content_is_refused(tmp_path)
         assert refused(header | {"policy": header["policy"] | {name: value}}, arrays), (name, value)
         assert refused(header | {"policy": {k: v for k, v in header["policy"].items() if k != name}}, arrays), name
     assert resumed(header, arrays).updates == 5
+
+
+class Bandit(gymnasium.Env):
+    """Every episode has one action."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, True, False, {}
+
+
+def test_an_update_in_which_everybody_is_reset_is_refused_in_a_sentence():
+    with pytest.raises(TrainingError, match="all were being reset together"):
+        train(Bandit, Settings(updates=4, num_envs=5, n_steps=1, cure="none", backend="serial"))

@@ -69,29 +69,44 @@ class EpisodeLog:
         return found
 
     def while_all_ran(self) -> EpisodeLog:
-        """Return the log up to the end of the first environment whose log has ended before the others'.
+        """Return the log as far as all its environments are logged.
 
         What runs after an environment's last logged end is taken for one long episode. That cannot be if it is twenty
-        times as long as any episode that ended, or if all environments have as many episodes and their ends are
-        further apart than that: then some ran no longer, as in an evaluation of n episodes in each.
+        times as long as any episode that ended: then its log has ended, and it is left out, or the others' logs are
+        cut there, whichever leaves more. Nor can it be if all environments have as many episodes and their ends are
+        further apart than the longest episode, as in an evaluation of n episodes in each: then the log is cut at the
+        first of these ends, since those that end early are the ones with short episodes.
         """
         last, longest = self.last, int(self.length.max())
         counts = np.bincount(self.env, minlength=self.num_envs)
-        over = (counts > 0) & (int(self.end[-1]) - last > _GONE * longest)
         if _FEW < counts.min() == counts.max() and last.max() - last.min() > longest:
-            over = last < last.max()
-        if not over.any():
+            return self._part(int(last.min()), np.ones(self.num_envs, dtype=bool)).while_all_ran()
+        over = np.flatnonzero((counts > 0) & (int(self.end[-1]) - last > _GONE * longest))
+        if not len(over):
             return self
-        until = int(last[over].min())
-        kept = self.end <= until
+        ends = np.append(np.sort(last[over]), int(self.end[-1]))  # those that end before one of these are left out
+        rest = self.num_envs - np.searchsorted(ends[:-1], ends)
+        until = int(ends[np.argmax(ends * rest)])
+        kept = np.ones(self.num_envs, dtype=bool)
+        kept[over[last[over] < until]] = False
+        return self._part(until, kept).while_all_ran()
+
+    def _part(self, until: int, envs: NDArray[np.bool_]) -> EpisodeLog:
+        """Return the episodes of some environments that ended up to a time."""
+        kept = (self.end <= until) & envs[self.env]
+        number, gone = int(envs.sum()), int((~envs).sum())
+        about = f"{self.about}; {gone:,} of these whose logs end early are left out" if gone else self.about
+        if until < int(self.end[-1]):
+            about += f"; up to {until * number:,} steps, where the log of an environment ends"
         return replace(
             self,
-            env=self.env[kept],
+            env=(np.cumsum(envs) - 1)[self.env[kept]],
             start=self.start[kept],
             length=self.length[kept],
             returns=self.returns[kept],
             clock=None if self.clock is None else self.clock[kept],
-            about=f"{self.about}; up to {until * self.num_envs:,} steps, where the log of an environment ends",
+            num_envs=number,
+            about=about,
         )
 
 
@@ -256,8 +271,8 @@ def _refuse_mixed(table: _Table, file: Path) -> None:
 
 def _of_each(table: _Table, envs: Counts) -> list[_Table]:
     """Return the episodes of each environment, where a file says whose they are, but not when they ended."""
-    rows = [np.flatnonzero(envs == number) for number in range(int(envs.max()) + 1)]
-    clock = table.clock
+    order, clock = np.argsort(envs, kind="stable"), table.clock
+    rows = np.split(order, np.flatnonzero(np.diff(envs[order])) + 1)
     return [_Table(table.lengths[r], table.returns[r], None if clock is None else clock[r], None, None) for r in rows]
 
 

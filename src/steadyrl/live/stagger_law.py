@@ -201,7 +201,9 @@ def decide(
         return xp.zeros_like(going, dtype=xp.bool)
 
     cut = when(number > 0, some, none, state, going, crowd, number)
-    carry = pick(state.active, owed - number, 0.0)
+    left = owed - number  # more than a fraction where there were too few candidates, as with episodes of one action
+    left = pick(left < -least, left, -least)
+    carry = pick(state.active, left, 0.0)
     return state._replace(carry=carry, cuts=state.cuts + how_many(cut)), cut
 
 

@@ -70,11 +70,11 @@ def check_fair(found: Mapping[str, Any], num_envs: int) -> None:
         _check_at_most(name, -counts, 0.0, StatisticsError)
     for counts, bound in ((-ends, 0.0), (-successes, 0.0), (ends, visits), (successes, visits)):
         _check_at_most("tables", counts, bound, StatisticsError)
-    _check_at_most("ages", found["ages"], LONGEST, StatisticsError)
+    _check_at_most("ages", found["ages"], 2.0**62, StatisticsError)
     _check_at_most("groups", found["groups"], visits.shape[0] - 1, StatisticsError)
     _check_at_most("complete", found["complete"], found["ended"], StatisticsError)
     _check_at_most("ended", found["ended"], num_envs * float(found["steps"]), StatisticsError)
-    if found["steps"]:
+    if np.isfinite(found["range"]).all():  # there has been a reward
         _check_at_most("range", found["range"][0], found["range"][1], StatisticsError)
     if not found["weight"] > 0:
         raise StatisticsError(f"this is not the state of statistics: its weight is {found['weight']}")

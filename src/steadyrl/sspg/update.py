@@ -67,6 +67,10 @@ class Learner:
         # Draw s, a ~ rho; acted are the rows of states that are neither terminal nor null.
         batch = sampler.draw(policy, number)
         acted = batch.acted
+        if not len(batch.actions):
+            raise TrainingError(
+                "no environment took an action, since all were being reset together; give more n_steps (--n-steps)"
+            )
         features = as_seen(batch.observations, policy)
 
         # Q(s, a) and A(s, a): lambda-returns (GAE without a discount), or returns to the end of the episode.
