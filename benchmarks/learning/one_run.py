@@ -1,12 +1,15 @@
 """One run of the study: train with Stable-Baselines3, and evaluate on fresh full episodes at ten moments.
 
-python benchmarks/learning/one_run.py RUN OUT     RUN is the run as JSON (`runs.Run`); its row is written to OUT
+python benchmarks/learning/one_run.py RUN OUT [MOMENTS]
+
+RUN is the run as JSON (`runs.Run`); its row is written to OUT. With MOMENTS it ends after so many evaluations.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 import warnings
@@ -86,9 +89,9 @@ def environments(run: Run, num_envs: int, seed: int, arm: str) -> Any:
 class Evaluations(BaseCallback):
     """Evaluates the policy on fresh full episodes, ten times."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, moments: int) -> None:
         super().__init__()
-        self._run = run
+        self._run, self._moments = run, moments
         self._envs = environments(run, EVALUATION_EPISODES, 50_000 + run.seed, "as it is")
         self.rows: list[dict[str, Any]] = []
         self.seconds = 0.0
@@ -99,11 +102,11 @@ class Evaluations(BaseCallback):
             self.evaluate()
 
     def _on_training_end(self) -> None:
-        if len(self.rows) < EVALUATIONS:
+        if len(self.rows) < self._moments:
             self.evaluate()
 
     def _on_step(self) -> bool:
-        return True
+        return len(self.rows) < self._moments
 
     def evaluate(self) -> None:
         """Append the returns of one episode of each evaluation environment."""
@@ -131,7 +134,15 @@ class Evaluations(BaseCallback):
         self.seconds += time.perf_counter() - begin
 
 
-def train(run: Run) -> dict[str, Any]:
+def commit() -> str:
+    """Return the commit of the code that runs, with a plus sign if it was changed since."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    command = ["git", "-C", folder, "describe", "--always", "--abbrev=10", "--match=", "--dirty=+"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
+
+
+def train(run: Run, moments: int = EVALUATIONS) -> dict[str, Any]:
     """Train, and return the row: settings, versions, returns at ten moments, cuts, seconds."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -144,7 +155,7 @@ def train(run: Run) -> dict[str, Any]:
         env = VecNormalize(env)
     kind, settings = (PPO, dict(PPO_SETTINGS)) if run.algorithm == "PPO" else (A2C, dict(A2C_SETTINGS))
     model = kind("MlpPolicy", env, n_steps=run.n_steps, seed=run.seed, device="cpu", **settings)
-    callback = Evaluations(run)
+    callback = Evaluations(run, moments)
     model.learn(run.total_steps, callback=callback)
     row = run.as_dict() | {
         "settings": settings,
@@ -153,12 +164,13 @@ def train(run: Run) -> dict[str, Any]:
         "seconds": round(time.perf_counter() - begin, 1),
         "evaluation_seconds": round(callback.seconds, 1),
         "versions": {name: version(name) for name in PACKAGES},
+        "commit": commit(),
     }
     env.close()
     return row
 
 
 if __name__ == "__main__":
-    found = train(Run(**json.loads(sys.argv[1])))
+    found = train(Run(**json.loads(sys.argv[1])), *map(int, sys.argv[3:]))
     with open(sys.argv[2], "w") as file:
         json.dump(found, file)
