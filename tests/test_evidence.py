@@ -99,7 +99,7 @@ def test_the_means_over_tasks_are_those_of_a_second_computation(study):
 
 
 def test_without_rows_nothing_is_decided(study):
-    found = study["analysis"].analyse([], over=False)
+    found = study["analysis"].analyse([], over=False) | {"parallel": {}, "mechanism": {}}
     assert {one.verdict for one in study["verdicts"].verdicts(found)} == {"not decided yet"}
     assert "no verdict yet" in study["evidence"].page(found)
 
@@ -129,7 +129,7 @@ def test_a_study_as_predicted_is_found_so(study):
         return 3.0 * (run.task in gains)
 
     found = study["analysis"].analyse(made_up_rows(study, effect), over=False)
-    one, two, three, four, five, six, seven = study["verdicts"].verdicts(found)
+    one, two, three, four, five, six, seven, *_ = study["verdicts"].verdicts(found)
     assert (one.verdict, four.verdict, seven.verdict) == ("holds", "holds", "holds")
     assert two.verdict == "holds"
     assert "no difference found" in three.why
@@ -211,3 +211,53 @@ def test_the_arms_tell_the_explanations_apart(study, effects, expected):
     rows = made_up_rows(study, lambda run: effects.get(run.arm, 0.0 if run.arm in ("as it is", "full length") else 3.0))
     arms = study["analysis"].analyse(rows, over=False)["arms"]
     assert study["verdicts"].explanation(arms["HalfCheetah-v5"]) == expected
+
+
+def made_up_mechanism(study, gain, null):
+    """Measures of two tasks by arm and seed; each function gives the value of an arm and a seed."""
+    names = (*study["verdicts"].LARGER_AS_IT_IS, study["verdicts"].FORGOTTEN)
+
+    def of(value):
+        return {
+            name: {arm: {str(s): value(name, arm, s) for s in (0, 1)} for arm in ("as it is", "anytime")}
+            for name in names
+        }
+
+    return dict(zip(study["beside"].MECHANISM_TASKS, (of(gain), of(null)), strict=True))
+
+
+def test_the_mechanism_is_judged_by_both_seeds(study):
+    larger = study["verdicts"].LARGER_AS_IT_IS
+
+    def predicted(name, arm, seed):
+        return (1.0 if (arm == "as it is") == larger.get(name, True) else 0.2) + 0.1 * seed
+
+    def alike(name, arm, seed):
+        return 0.5 * seed + 0.1 * (arm == "anytime")
+
+    judge = study["verdicts"]._mechanism
+    assert judge(made_up_mechanism(study, predicted, alike)).verdict == "holds"
+    assert judge(made_up_mechanism(study, predicted, predicted)).verdict == "holds in 5 of 6 points"
+    assert judge(made_up_mechanism(study, alike, alike)).verdict == "holds in 1 of 6 points"
+    short = made_up_mechanism(study, predicted, alike)
+    del short["Hopper-v5"]["value loss at the period"]["anytime"]["1"]
+    assert judge(short).verdict == "not decided yet"
+
+
+def test_thousands_of_environments_are_judged_cell_by_cell(study):
+    rng = np.random.default_rng(0)
+    gains = study["verdicts"].PARALLEL_GAINS
+    rows = [
+        {"task": task, "num_envs": n, "arm": arm, "seed": seed, "evaluations": [{"mean": value}]}
+        for n, _ in study["beside"].PARALLEL_SIZES
+        for task in study["beside"].PARALLEL_TASKS
+        for seed in range(10)
+        for arm, value in (
+            ("as it is", 0.0),
+            ("anytime", 1.0 + 0.01 * seed if task in gains else (-1.0) ** seed * (1.0 + rng.random() * 1e-3)),
+        )
+    ]
+    judge, tools = study["verdicts"]._parallel, study["analysis"]
+    cells = study["beside"].cells_part(rows, tools.paired, tools.select, tools.holm)
+    assert judge(cells).verdict == "holds"
+    assert judge({name: row for name, row in cells.items() if "4,096" not in name}).verdict == "not decided yet"

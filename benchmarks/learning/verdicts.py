@@ -6,11 +6,20 @@ import statistics
 from typing import Any, NamedTuple
 
 from analysis import student_interval
-from runs import FEWER_SEEDS, FIVE_TASKS, FOUR_TASKS, SEEDS, TASKS
+from beside import MECHANISM_TASKS, PARALLEL_SIZES, PARALLEL_TASKS
+from runs import BOTH, FEWER_SEEDS, FIVE_TASKS, FOUR_TASKS, SEEDS, TASKS
 
 GAINS = ("CartpoleSwingup-v1", "Swimmer-v5", "HalfCheetah-v5", "CheetahRun-v1")
 NULLS = ("Hopper-v5", "Walker2d-v5", "MiniGrid-DoorKey-5x5-v0", "Reacher-v5", "Pusher-v5", "ReacherEasy-v1")
 OPEN = ("PendulumSwingup-v1", "BallInCupCatch-v1", "FingerSpin-v1", "WalkerWalk-v1")
+PARALLEL_GAINS = ("Pendulum-v1", "Swimmer-misc")
+LARGER_AS_IT_IS = {  # predicted of each measure of the mechanism where a gain is predicted
+    "value loss at the period": True,
+    "explained variance at the period": True,
+    "cosine of consecutive gradients": True,
+    "cosine with the steady state": False,
+}
+FORGOTTEN = "value error change, ages absent"
 FAIR_ARMS = ("designed", "counters", "blocks", "random choice")
 LEVEL = 0.05
 WAITING = "not decided yet"
@@ -42,7 +51,7 @@ def sign(row: dict[str, Any] | None, seeds: int = len(FEWER_SEEDS)) -> str:
 
 
 def verdicts(results: dict[str, Any]) -> list[Verdict]:
-    """Return the verdicts on predictions 1 to 7."""
+    """Return the verdicts on predictions 1 to 7, and on those that were added for thousands of copies and mechanism."""
     main = results["main"]["tasks"]
     all_tasks = {task: outcome(main.get(task)) for task in TASKS}
     return [
@@ -53,6 +62,8 @@ def verdicts(results: dict[str, Any]) -> list[Verdict]:
         _explanations(results),
         _prediction(results["prediction"]),
         _hurts(results["others"]),
+        _parallel(results["parallel"]),
+        _mechanism(results["mechanism"]),
     ]
 
 
@@ -157,3 +168,52 @@ def _hurts(others: dict[str, Any]) -> Verdict:
     if waiting:
         return Verdict(claim, WAITING, "; ".join(["rows are missing", *found]))
     return Verdict(claim, "holds" if hits == 3 else f"holds in {hits} of 3 parts", "; ".join(found))
+
+
+def _parallel(found: dict[str, Any]) -> Verdict:
+    claim = (
+        "8. Thousands of environments in JAX: gains on Pendulum-v1 and Swimmer-misc, none on CartPole-v1 and Acrobot-v1"
+    )
+    wanted = {
+        f"{task}, {n:,} x {steps}": "gain" if task in PARALLEL_GAINS else "no difference found"
+        for n, steps in PARALLEL_SIZES
+        for task in PARALLEL_TASKS
+    }
+    outcomes = {name: outcome(found.get(name)) for name in wanted}
+    if WAITING in outcomes.values():
+        return Verdict(claim, WAITING, _listed(outcomes))
+    hits = sum(outcomes[name] == kind for name, kind in wanted.items())
+    return Verdict(
+        claim, "holds" if hits == len(wanted) else f"holds in {hits} of {len(wanted)} cells", _listed(outcomes)
+    )
+
+
+def _mechanism(found: dict[str, Any]) -> Verdict:
+    gain, null = MECHANISM_TASKS
+    claim = (
+        f"9. Mechanism on {gain}: in lockstep, losses follow the episode, gradients point away from the steady state "
+        f"and resemble the one before, values of absent ages get worse; on {null} the arms do not differ"
+    )
+    seeds = {len(arms.get(arm, {})) for measures in found.values() for arms in measures.values() for arm in BOTH}
+    if set(found) != set(MECHANISM_TASKS) or seeds != {2}:
+        return Verdict(claim, WAITING, "runs are missing")
+    said = {name: apart(found[gain][name], larger) for name, larger in LARGER_AS_IT_IS.items()}
+    worse = [x for x in found[gain][FORGOTTEN]["as it is"].values() if x is not None]
+    said[FORGOTTEN] = bool(worse) and min(worse) > 0
+    differ = [name for name in LARGER_AS_IT_IS if beyond_seeds(found[null][name])]
+    lines = [f"{name}: {'as predicted' if held else 'not as predicted'}" for name, held in said.items()]
+    lines.append(f"{null}: {'differs in ' + ', '.join(differ) if differ else 'no difference beyond that of seeds'}")
+    hits, total = sum(said.values()) + (not differ), len(said) + 1
+    return Verdict(claim, "holds" if hits == total else f"holds in {hits} of {total} points", "; ".join(lines))
+
+
+def apart(arms: dict[str, Any], larger_as_it_is: bool) -> bool:
+    """Return whether every seed of one arm is above every seed of the other, in the predicted direction."""
+    as_it_is, anytime = (list(arms[arm].values()) for arm in BOTH)
+    return min(as_it_is) > max(anytime) if larger_as_it_is else max(as_it_is) < min(anytime)
+
+
+def beyond_seeds(arms: dict[str, Any]) -> bool:
+    """Return whether the arms' means differ by more than the two seeds of an arm do."""
+    both = [list(arms[arm].values()) for arm in BOTH]
+    return abs(statistics.mean(both[0]) - statistics.mean(both[1])) > max(max(x) - min(x) for x in both)
