@@ -13,7 +13,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 DEVICE = torch.device("cuda:0")
-_WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "_unique2", "unique_dim"}
+_WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "allclose", "bincount"}
+_WAITING |= {"_unique2", "unique_dim", "unique_consecutive", "repeat_interleave"}
 _MOVING = {"to", "copy_"}  # what brings tensors from the CPU to a device
 
 
@@ -46,7 +47,7 @@ class Elsewhere(torch.Tensor):
             return DEVICE
         if any(isinstance(x, torch.Tensor) and not isinstance(x, cls) for x in _leaves(given)) and name not in _MOVING:
             raise MixedError(f"{name} takes a tensor on {DEVICE} and one on the CPU")
-        copies = name in ("cpu", "numpy", "tolist")
+        copies = name in ("cpu", "numpy", "tolist", "__array__")
         copies = copies or any(isinstance(x, str | torch.device) and str(x) == "cpu" for x in given)
         if copies and not cls.allowed:
             raise WaitedError(f"{name} copies to the host")
