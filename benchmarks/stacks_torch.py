@@ -331,6 +331,7 @@ STACKS: dict[str, dict[str, Any]] = {
             "from steadyrl.integrations.torch.skrl import StaggeredWrapper",
             "env = StaggeredWrapper(wrap_env(env))  # a simulator with counters, as Isaac Lab's",
             "env = wrap_env(steadyrl.StaggeredVectorEnv(envs))  # or Gymnasium's vector environments",
+            "settings = PPO_CFG(time_limit_bootstrap=True)",
         ],
     },
 }
@@ -370,8 +371,10 @@ UNTESTED: dict[str, dict[str, Any]] = {
         "version": "3.0.0, not installed",
         "supported": {"stagger": False, "monitor": False, "fair statistics": False},
         "lines": [],
-        "note": "PufferLib is a source distribution of 60.7 MB; after five minutes `pip install pufferlib` was still "
-        "installing its build dependencies on the machine of these tests, so nothing was tried.",
+        "note": "PufferLib could not be installed here, so nothing was tried. It is a source distribution whose build "
+        "downloads raylib and Box2D from GitHub, which the machine of these tests does not reach (`URLError: Name or "
+        "service not known`). Built without them (`NO_OCEAN=1`), its setup.py stops with `NameError: name "
+        "'c_extension_paths' is not defined`. It also wants gymnasium 0.29.1 or earlier, and steadyrl 1.3 or later.",
     },
 }
 """What could not be installed here. Of those with lines, the contract was read in their sources."""

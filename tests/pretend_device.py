@@ -2,7 +2,8 @@
 
 There is no accelerator on the machines that run the tests. `Elsewhere` computes on the CPU, so values can be compared;
 its `device` is cuda:0, so code takes the way that it takes there; and every operation whose result the host would have
-to see (`bool`, `item`, `nonzero`, a boolean index, a copy to the CPU) raises `WaitedError`.
+to see (`bool`, `item`, `nonzero`, a boolean index, a copy to the CPU) raises `WaitedError`. An operation on tensors of
+both devices raises `MixedError`, as a real device does.
 """
 
 from contextlib import contextmanager
@@ -12,11 +13,23 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 DEVICE = torch.device("cuda:0")
-_WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "_unique2", "unique_dim"}
+_WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "allclose", "bincount"}
+_WAITING |= {"_unique2", "unique_dim", "unique_consecutive", "repeat_interleave"}
+_MOVING = {"to", "copy_"}  # what brings tensors from the CPU to a device
 
 
 class WaitedError(AssertionError):
     """The host would have waited for the device."""
+
+
+class MixedError(AssertionError):
+    """Tensors of two devices in one operation."""
+
+
+def _leaves(values):
+    """Yield what is in nested tuples and lists."""
+    for value in values:
+        yield from _leaves(value) if isinstance(value, tuple | list) else [value]
 
 
 class Elsewhere(torch.Tensor):
@@ -32,7 +45,9 @@ class Elsewhere(torch.Tensor):
         name, given = getattr(func, "__name__", ""), (*args, *(kwargs or {}).values())
         if name == "__get__" and getattr(func, "__self__", None) is torch.Tensor.device:
             return DEVICE
-        copies = name in ("cpu", "numpy", "tolist")
+        if any(isinstance(x, torch.Tensor) and not isinstance(x, cls) for x in _leaves(given)) and name not in _MOVING:
+            raise MixedError(f"{name} takes a tensor on {DEVICE} and one on the CPU")
+        copies = name in ("cpu", "numpy", "tolist", "__array__")
         copies = copies or any(isinstance(x, str | torch.device) and str(x) == "cpu" for x in given)
         if copies and not cls.allowed:
             raise WaitedError(f"{name} copies to the host")

@@ -93,7 +93,7 @@ def test_copies_that_fall_are_truncated_too_and_every_truncation_is_a_time_out_o
     report = env.statistics.report()
     assert report.mean_return.value == pytest.approx(report.average_episode_length.value - 1)
     assert report.mean_return.value == pytest.approx(env.phase.average_episode_length - 1, rel=0.1)
-    assert int(time_outs.sum()) == int(env.statistics._host._state.cut)
+    assert env.cuts - pending == int(env.statistics._host._state.cut)
 
 
 def test_written_counters_are_even_and_so_are_ages_one_time_limit_later():
@@ -156,6 +156,27 @@ def test_a_counter_without_effect_is_an_error():
         env.step(torch.zeros(N, 1))
 
 
+def test_counters_that_the_runner_writes_later_do_not_undo_a_truncation():
+    bare = GymnasiumVecEnv("Pendulum-v1", N, LIMIT)
+    env = StaggeredVecEnv(bare, seed=0)
+    env.step(torch.zeros(N, 1))
+    due = env.ages == 0
+    env.episode_length_buf = torch.zeros(N, dtype=torch.long)  # as init_at_random_ep_len does in a second `learn`
+    env.step(torch.zeros(N, 1))
+    assert due.any()
+    assert (bare.lived[due] == 0).all()
+
+
+def test_an_environment_that_does_not_report_time_outs_gets_a_warning():
+    bare = GymnasiumVecEnv("Pendulum-v1", N, LIMIT)
+    inner = bare.step
+    bare.step = lambda actions: (*inner(actions)[:3], {})
+    env = StaggeredVecEnv(bare, seed=0)
+    env.step(torch.zeros(N, 1))
+    with pytest.warns(UserWarning, match="does not bootstrap"):
+        env.step(torch.zeros(N, 1))
+
+
 def test_an_environment_without_counters_is_refused():
     bare = GymnasiumVecEnv("Pendulum-v1", 2, LIMIT)
     del bare.episode_length_buf
@@ -174,7 +195,7 @@ class OnDevice:
         self.episode_length_buf = self.episode_length_buf + 1
         dones = self.episode_length_buf >= self.max_episode_length
         self.episode_length_buf = torch.where(dones, 0, self.episode_length_buf)
-        return {}, torch.zeros(16, device=DEVICE), dones, {"episode": {}}
+        return {}, torch.zeros(16, device=DEVICE), dones, {"episode": {}, "time_outs": dones}
 
 
 def test_nobody_waits_for_the_device():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pretend_device import DEVICE, Elsewhere, WaitedError, elsewhere, here, pretend_device, waiting_allowed
+from pretend_device import DEVICE, Elsewhere, MixedError, WaitedError, elsewhere, here, pretend_device, waiting_allowed
 from steadyrl import EpisodeLengths, StaggerController
 from steadyrl.errors import StaggerError
 from steadyrl.integrations.torch import TorchStagger
@@ -76,13 +76,26 @@ def test_truncations_on_a_device_are_those_on_the_host_and_nobody_waits(mode, dr
 
 @pytest.mark.parametrize(
     "wait",
-    [lambda x: bool(x.any()), lambda x: x.sum().item(), lambda x: x.nonzero(), lambda x: x[x], lambda x: x.to("cpu")],
+    [
+        lambda x: bool(x.any()),
+        lambda x: x.sum().item(),
+        lambda x: x.nonzero(),
+        lambda x: x[x],
+        lambda x: x.to("cpu"),
+        lambda x: x.long().bincount(),
+        np.asarray,
+    ],
 )
 def test_the_pretended_device_notices_whoever_waits(wait):
     with pytest.raises(WaitedError):
         wait(elsewhere(torch.ones(4, dtype=torch.bool)))
     with waiting_allowed():
         wait(elsewhere(torch.ones(4, dtype=torch.bool)))
+
+
+def test_the_pretended_device_refuses_tensors_of_the_cpu():
+    with pytest.raises(MixedError, match="scatter_add_ takes"):
+        torch.zeros(4).scatter_add_(0, elsewhere(torch.arange(4)), torch.ones(4))
 
 
 @pytest.mark.parametrize("device", ["cpu", DEVICE])

@@ -7,13 +7,13 @@ import torch
 from pretend_device import DEVICE, elsewhere, here, pretend_device, waiting_allowed
 from steadyrl import FairStatistics
 from steadyrl.errors import StatisticsError
-from steadyrl.integrations.torch import TorchFairStatistics
+from steadyrl.integrations.torch import CounterStagger, TorchFairStatistics
 
 N = 12
 
 
-@pytest.mark.parametrize("memory", [None, 20.0])
-def test_a_device_has_the_numbers_of_the_host_and_nobody_waits(memory):
+@pytest.mark.parametrize(("memory", "hidden"), [(None, False), (20.0, False), (20.0, True)])
+def test_a_device_has_the_numbers_of_the_host_and_nobody_waits(memory, hidden):
     rng = np.random.default_rng(0)
     plain = FairStatistics(N, same_step=True, memory=memory)
     on_cpu = TorchFairStatistics(N, memory=memory)
@@ -22,10 +22,10 @@ def test_a_device_has_the_numbers_of_the_host_and_nobody_waits(memory):
         for step in range(50):
             rewards, ended = rng.normal(size=N), rng.random(N) < 0.1
             cut = (rng.random(N) < 0.05) & ~ended
-            plain.update(rewards, ended, cut)
+            plain.update(rewards, ended, cut, hidden=hidden)
             given = [torch.from_numpy(x) for x in (rewards, ended, cut)]
-            on_cpu.update(*given)
-            on_device.update(*map(elsewhere, given))
+            on_cpu.update(*given, hidden=hidden)
+            on_device.update(*map(elsewhere, given), hidden=hidden)
             if step == 30:
                 for statistics in (plain, on_cpu, on_device):
                     statistics.reset()
@@ -41,6 +41,36 @@ def test_a_device_has_the_numbers_of_the_host_and_nobody_waits(memory):
             )
     for name, value in on_cpu.log().items():
         assert logged[name] == pytest.approx(value.item())
+
+
+def test_a_time_out_that_hides_a_fall_does_not_make_episodes_longer():
+    class Simulator:
+        """Copies that fall with probability 0.2 in every step; a time-out hides it."""
+
+        max_episode_length, episode_length_buf = 1000, torch.zeros(20_000, dtype=torch.long)
+
+    simulator, rng = Simulator(), np.random.default_rng(0)
+    stagger = CounterStagger(simulator, seed=0)
+    for _ in range(30):
+        simulator.episode_length_buf += 1
+        dones = torch.from_numpy(rng.random(20_000) < 0.2) | (simulator.episode_length_buf >= 1000)
+        simulator.episode_length_buf[dones] = 0
+        stagger.step(dones, torch.ones(20_000))
+    # The standard deviation is sqrt(E[L] Var[L] / all steps) = 0.013.
+    # If hidden falls counted as survived, it would be 5.19.
+    assert stagger.statistics.report().mean_return.value == pytest.approx(5, abs=0.06)
+
+
+@pytest.mark.parametrize("device", ["cpu", DEVICE])
+def test_copies_reset_from_outside_are_cut_short(device):
+    with pretend_device(), waiting_allowed():
+        statistics = TorchFairStatistics(2, device=device)
+        mask, nobody = (torch.tensor(x, device=statistics.device) for x in ([True, False], [False, False]))
+        statistics.update(torch.ones(2, device=statistics.device), nobody)
+        statistics.reset(mask)
+        statistics.update(torch.ones(2, device=statistics.device), ~nobody)
+        # Of three first steps one ended, and the second step did: 1 + 2/3.
+        assert statistics.report().mean_return.value == pytest.approx(5 / 3)
 
 
 def test_what_cannot_be_used_is_named():

@@ -154,6 +154,7 @@ def test_copies_reset_from_outside_begin_anew():
     mask = torch.tensor([[True], [False], [False], [False]])
     env.reset(state.set("_reset", mask))
     assert stagger.staggering.ages.tolist() == [1, *before[1:]]
+    assert stagger.statistics._host.ages.tolist() == [1, *before[1:]]
 
 
 def test_what_cannot_be_staggered_is_refused():

@@ -100,7 +100,7 @@ def count(places: Array, size: int, weights: Array | None = None) -> Array:
         if weights is not None and weights.dtype == np.bool_:  # few, as a rule
             places, weights = places[weights], None
         return np.bincount(places, weights, minlength=size).astype(np.float64)
-    ones = xp.ones(places.shape, dtype=real) if weights is None else xp.astype(weights, real)
+    ones = xp.ones_like(places, dtype=real) if weights is None else xp.astype(weights, real)
     if is_torch_namespace(xp):
         return ones.new_zeros(size).scatter_add_(0, places, ones)
     return xp.zeros(size, dtype=real).at[places].add(ones)
@@ -284,5 +284,4 @@ def _hashed_numpy(seed: int, time: int, numbers: Array | int) -> Any:
 
 def beside(array: Array) -> dict[str, Any]:
     """Return the keyword that makes new arrays where this one is."""
-    device = getattr(array, "device", None)
-    return {"device": device} if type(array).__module__.startswith("torch") else {}
+    return {"device": array.device} if is_torch_namespace(library(array)) else {}

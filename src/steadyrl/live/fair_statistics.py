@@ -87,6 +87,7 @@ class FairStatistics:
         self._rewards = np.zeros((rows, self.num_envs))
         self._ended = np.zeros((rows, self.num_envs), dtype=bool)
         self._cut = np.zeros((rows, self.num_envs), dtype=bool)
+        self._hidden = np.zeros((rows, 1), dtype=bool)
         self._succeeded = np.zeros((rows, self.num_envs), dtype=bool)
         self._finite = np.ones(self.num_envs, dtype=bool)
         self._reward_rows, self._ended_rows = list(self._rewards), list(self._ended)
@@ -95,7 +96,7 @@ class FairStatistics:
         self._state = law.init(self.num_envs, self._as_ages(ages))
         self._restarting = self._state.ages == 0  # NEXT_STEP: whose next step is the reset
 
-    def update(self, rewards: Any, ended: Any, cut: Any = None, success: Any = None) -> None:
+    def update(self, rewards: Any, ended: Any, cut: Any = None, success: Any = None, *, hidden: bool = False) -> None:
         """Take in one step of all environments.
 
         Args:
@@ -104,6 +105,8 @@ class FairStatistics:
             cut: whose episode was truncated from outside, for reasons that have nothing to do with its state.
             success: whose episode ended in success; looked at where `ended` is set. Ends for which nobody says so
                 are failures, once this was given at all.
+            hidden: whether a cut, decided before the step, hides who would have ended in it by himself; steps of cuts
+                are then not counted, since they would count as survived.
 
         Raises:
             StatisticsError: if these are not one finite number or boolean for each environment, if `ended` and `cut`
@@ -129,7 +132,7 @@ class FairStatistics:
             self._succeeded[at] = self._flags(success, "success")
             self._with_success = True
         if cut is not None:
-            self._cut[at] = cut
+            self._cut[at], self._hidden[at] = cut, hidden
             self._any_cut = True
         row = self._ended_rows[at]
         row[:] = ended
@@ -313,6 +316,9 @@ class FairStatistics:
             except StatisticsError:
                 self._drop(following)
                 raise
+        if self._any_cut and self._hidden[rows].any():
+            ages = np.where(self._cut[rows] & self._hidden[rows], 0, ages)
+            rewards = np.where(ages > 0, rewards, 0.0)
         memory = math.inf if self.memory is None else self.memory
         with np.errstate(over="ignore"):  # report() says so
             state = law.fold(self._state, ages, rewards, ended, over, self._succeeded[rows], memory)

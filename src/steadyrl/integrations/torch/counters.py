@@ -57,7 +57,7 @@ class CounterStagger:
     ) -> None:
         self.env, self.name, self._limit = env, counters, limit
         self.log_interval = log_interval and whole_number("log_interval", log_interval, WrapperError)
-        self._steps = 0
+        self.steps = 0
         found = self.counters
         if not isinstance(found, torch.Tensor) or found.ndim != 1 or self.limit is None:
             raise WrapperError(
@@ -91,8 +91,8 @@ class CounterStagger:
         Args:
             dones: whose episode ended, for whatever reason.
             rewards: of this step, for the statistics; None leaves them out.
-            terminated: whose episode ended by itself, if that is known; without it, whoever ended in the step of a
-                truncation counts as truncated.
+            terminated: whose episode ended by itself, if that is known even of those that are truncated in the same
+                step; without it, the statistics leave out the steps of truncations.
 
         Raises:
             StaggerError: if a copy went on whose counter was written: at once on a CPU, else with the next report.
@@ -101,11 +101,20 @@ class CounterStagger:
             dones = dones.flatten() != 0
         if rewards is not None:
             cut = self._late & dones if terminated is None else self._late & dones & (terminated.flatten() == 0)
-            self.statistics.update(rewards.flatten(), dones & ~cut, cut)
+            self.statistics.update(rewards.flatten(), dones & ~cut, cut, hidden=terminated is None)
         self._late = cut = self.staggering.step(dones)
-        self._steps += 1
+        self.steps += 1
+        self.write_limits()
+        return cut
+
+    def write_limits(self) -> None:
+        """Write the limit into the counters of those that are truncated in the next step.
+
+        `step` does so; it is needed again if somebody else writes all counters between two steps.
+        """
+        cut = self._late
         if self.staggering.device.type == "cpu" and not np.count_nonzero(cut.numpy()):  # elsewhere this would wait
-            return cut
+            return
         counters, limit = self.counters, self.limit
         if isinstance(limit, int):
             counters.masked_fill_(cut, limit)
@@ -113,7 +122,6 @@ class CounterStagger:
         else:
             limit = torch.as_tensor(limit, device=counters.device).to(counters.dtype)
             self.write(torch.where(cut, limit, counters))
-        return cut
 
     def reset(self) -> None:
         """Take note that all copies were reset from outside."""
@@ -124,7 +132,7 @@ class CounterStagger:
     @property
     def log_now(self) -> bool:
         """Whether this is the step of an entry in the log."""
-        return bool(self.log_interval) and self._steps % self.log_interval == 0
+        return bool(self.log_interval) and self.steps % self.log_interval == 0
 
     def log(self) -> dict[str, torch.Tensor]:
         """Return what loggers write down of ages and episodes, as tensors on the device; does not wait."""

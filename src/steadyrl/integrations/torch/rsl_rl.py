@@ -14,6 +14,7 @@ Environments for rsl_rl count the steps of their episodes in `episode_length_buf
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -61,8 +62,13 @@ class StaggeredVecEnv(VecEnv):
     def step(self, actions: torch.Tensor) -> tuple[Any, torch.Tensor, torch.Tensor, dict[str, Any]]:
         """Step all copies; those that are too many at their age are truncated in the next step."""
         observations, rewards, dones, extras = self.env.step(actions)
-        time_outs = extras.get("time_outs")
-        self._stagger.step(dones, rewards, None if time_outs is None else (dones != 0) & (time_outs == 0))
+        self._stagger.step(dones, rewards)  # a time-out may hide a fall, so who fell is not known in every simulator
+        if self._stagger.steps == 2 and "time_outs" not in extras:  # the first truncations take effect in this step
+            warnings.warn(
+                'the environment has no extras["time_outs"], so PPO takes truncated episodes for ended ones and does '
+                "not bootstrap from them; let its step return them (in Isaac Lab: is_finite_horizon = False)",
+                stacklevel=2,
+            )
         if self._stagger.log_now:
             name = "episode" if "episode" in extras else "log"  # the runner reads one of them
             extras = {**extras, name: {**extras.get(name, {}), **self._stagger.log()}}
@@ -86,6 +92,7 @@ class StaggeredVecEnv(VecEnv):
     @episode_length_buf.setter
     def episode_length_buf(self, counters: torch.Tensor) -> None:
         self.env.episode_length_buf = counters
+        self._stagger.write_limits()
 
     @property
     def ages(self) -> torch.Tensor:

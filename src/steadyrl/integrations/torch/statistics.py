@@ -57,13 +57,17 @@ class TorchFairStatistics:
             self._state = law.init(self.num_envs, max_age=age, xp=array_torch, device=self.device)
             self._nobody = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
 
-    def update(self, rewards: torch.Tensor, ended: torch.Tensor, cut: torch.Tensor | None = None) -> None:
+    def update(
+        self, rewards: torch.Tensor, ended: torch.Tensor, cut: torch.Tensor | None = None, *, hidden: bool = False
+    ) -> None:
         """Take in one step of all copies.
 
         Args:
             rewards: [num_envs], of this step.
             ended: [num_envs], whose episode ended by itself: terminated, or truncated by the time limit.
             cut: [num_envs], whose episode was truncated by staggering.
+            hidden: whether a cut, decided before the step, hides who would have ended in it by himself; steps of cuts
+                are then not counted, since they would count as survived.
 
         Raises:
             StatisticsError: if these are not tensors of that shape; on a CPU, if a reward is not finite.
@@ -71,22 +75,34 @@ class TorchFairStatistics:
         rewards = self._given("rewards", rewards)
         ended, cut = self._given("ended", ended), None if cut is None else self._given("cut", cut)
         if self._state is None:
-            self._host.update(_on_host(rewards), _on_host(ended), None if cut is None else _on_host(cut))
+            cuts = None if cut is None else _on_host(cut)
+            self._host.update(_on_host(rewards), _on_host(ended), cuts, hidden=hidden)
             return
         flags: Any = (ended != 0, self._nobody if cut is None else cut != 0, self._nobody)
-        self._state = law.step(self._state, *(rewards, *flags), same_step=True, memory=self.memory)
+        state = self._state
+        if hidden:
+            state = state._replace(ages=torch.where(flags[1], 0, state.ages))
+        self._state = law.step(state, *(rewards, *flags), same_step=True, memory=self.memory)
 
     def _given(self, name: str, value: torch.Tensor) -> torch.Tensor:
         return plain_tensor(name, value, self.num_envs, self.device, StatisticsError)
 
-    def reset(self) -> None:
-        """Take note that all copies were reset from outside: their running episodes are cut short."""
+    def reset(self, mask: torch.Tensor | None = None) -> None:
+        """Take note that copies were reset from outside: their running episodes are cut short.
+
+        Args:
+            mask: [num_envs], which ones; None means all of them.
+        """
+        flags = None if mask is None else self._given("mask", mask) != 0
         if self._state is None:
-            self._host.reset()
+            self._host.reset(None if flags is None else flags.numpy())
             return
-        state = self._state
-        ones, zeros = torch.ones_like(state.ages), torch.zeros_like(state.returns)
-        self._state = state._replace(ages=ones, whole=ones > 0, returns=zeros)
+        state, flags = self._state, ~self._nobody if flags is None else flags
+        self._state = state._replace(
+            ages=torch.where(flags, 1, state.ages),
+            whole=state.whole | flags,
+            returns=torch.where(flags, 0.0, state.returns),
+        )
 
     def log(self) -> dict[str, torch.Tensor]:
         """Return what loggers write down, as tensors on the device; does not wait.

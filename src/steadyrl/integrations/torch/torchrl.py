@@ -103,6 +103,8 @@ class StaggerTransform(Transform):
                 self._statistics.reset()
         elif not self._expected(mask):
             self._staggering.reset(mask.flatten())
+            if self._statistics is not None:
+                self._statistics.reset(mask.flatten())
         return tensordict_reset
 
     def _expected(self, mask: torch.Tensor) -> bool:
