@@ -70,7 +70,7 @@ def test_with_32_bits_the_means_have_five_digits():
 @pytest.mark.parametrize("memory", [math.inf, 1e5])
 def test_with_32_bits_small_rewards_are_not_lost_beside_large_sums(memory):
     # All 64 environments have a group of their own, and episodes of one step: a million visits to age 1 in each. Added
-    # up one by one, 0.1 becomes 13 / 128 = 0.1016 beside a sum of 100,000, whose neighbours in 32 bits are 1 / 128 away.
+    # up one by one, 0.1 becomes 13 / 128 = 0.1016 beside a sum of 100,000, since 32 bits are 1 / 128 apart there.
     def step(state, _):
         return statistics.step(state, jnp.full(64, 0.1), jnp.ones(64, dtype=bool), memory=memory), None
 
