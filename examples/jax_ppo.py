@@ -150,7 +150,7 @@ def train(settings, key):
         (params, optimiser_state), _ = jax.lax.scan(
             epoch, (params, optimiser_state), jax.random.split(key, settings.epochs)
         )
-        finished = fair.finished[1] / jnp.maximum(fair.finished[0], 1e-9)
+        finished = fair.law.finished[1] / jnp.maximum(fair.law.finished[0], 1e-9)
         return (params, optimiser_state, env_state, observation, fair), (statistics.means(fair).mean_return, finished)
 
     carry = params, optimiser.init(params), env_state, observation, fair

@@ -149,3 +149,9 @@ def test_what_cannot_be_staggered_is_refused_with_the_reason():
         StaggeredGymnax(env, 0)
     with pytest.raises(WrapperError, match=r"keys have shape \(\).*split\(key, 8\)"):
         StaggeredGymnax(env, 8).reset(jax.random.key(0))
+    longer = env.default_params.replace(max_steps_in_episode=1000)
+    with pytest.raises(
+        WrapperError, match=r"up to 1,000 steps .*max_age is 500.*StaggeredGymnax\(env, 8, max_age=1000"
+    ):
+        StaggeredGymnax(env, 8).reset(jax.random.split(jax.random.key(0), 8), longer)
+    StaggeredGymnax(env, 8, max_age=1000).reset(jax.random.split(jax.random.key(0), 8), longer)

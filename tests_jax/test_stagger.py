@@ -42,7 +42,7 @@ def test_it_is_the_law_with_the_seed_of_the_key():
 
 
 def test_keys_of_both_kinds_and_seeds_give_the_same():
-    states = [stagger.init(8, 16, key) for key in (7, jax.random.key(7), jax.random.PRNGKey(7))]
+    states = [stagger.init(8, 16, key) for key in (7, np.int64(7), jax.random.key(7), jax.random.PRNGKey(7))]
     assert len({int(state.seed) for state in states}) == 1
 
 
@@ -105,6 +105,9 @@ def test_restart_puts_everybody_at_age_one_and_keeps_the_lengths():
     [
         (lambda: stagger.init(0, 8, 0), "num_envs is 0"),
         (lambda: stagger.init(8, 0.5, 0), "max_age is 0.5"),
+        (lambda: stagger.init(8, 8, 0.5), "key is 0.5; it must be a single key of jax.random"),
+        (lambda: stagger.init(8, 8, jnp.int32(5)), "must be a single key"),
+        (lambda: stagger.init(8, 8, jax.random.split(jax.random.key(0), 8)), "must be a single key"),
         (lambda: stagger.step(stagger.init(8, 8, 0), jnp.zeros(7)), r"done has shape \(7,\).*must be \(8,\)"),
         (
             lambda: stagger.step(stagger.init(8, 8, 0), jnp.zeros(8), same_step=False, late_cuts=True),

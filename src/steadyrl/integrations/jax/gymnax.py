@@ -40,7 +40,8 @@ class StaggeredGymnax:
         env: the bare environment, as from `gymnax.make`; other wrappers go around this one, or are applied to what it
             returns.
         num_envs: number of copies.
-        max_age: the oldest age that is told apart from older ones; by default the time limit of `env.default_params`.
+        max_age: the most steps that an episode can have; by default the time limit of `env.default_params`. Give it if
+            your own parameters have a longer one.
 
     Raises:
         WrapperError: if the environment has no `step_env` and `reset_env` of its own, as a wrapper has not, or has an
@@ -81,6 +82,7 @@ class StaggeredGymnax:
         """Return the first observations and the state, from one key for each environment."""
         given = self._env.default_params if params is None else params
         self._check_keys(keys)
+        self._check_limit(given)
         observations, states = jax.vmap(self._env.reset_env, in_axes=(0, None))(keys, given)
         law = stagger.init(self.num_envs, self.max_age, jax.random.fold_in(keys[0], self.num_envs))
         return observations, GymnaxState(states, law)
@@ -117,6 +119,17 @@ class StaggeredGymnax:
                 f"keys have shape {jnp.shape(keys)}; there must be one for each of the {self.num_envs} environments: "
                 f"jax.random.split(key, {self.num_envs})"
             )
+
+    def _check_limit(self, params: Any) -> None:
+        """Refuse a time limit that is longer than `max_age`, unless only the device knows it."""
+        limit = getattr(params, "max_steps_in_episode", None)
+        if limit is None or isinstance(limit, jax.core.Tracer) or min(int(limit), _MOST_AGES) <= self.max_age:
+            return
+        raise WrapperError(
+            f"episodes have up to {int(limit):,} steps by max_steps_in_episode of these parameters, and max_age is "
+            f"{self.max_age:,}; whoever gets older than that would be truncated again and again. Write "
+            f"StaggeredGymnax(env, {self.num_envs}, max_age={int(limit)})"
+        )
 
 
 def _gymnax_environment(env: Any) -> Any:

@@ -20,8 +20,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from steadyrl.common.checks import whole_number
+from steadyrl.common.checks import shown, whole_number
 from steadyrl.errors import StaggerError
 from steadyrl.live import stagger_law as law
 from steadyrl.live.stagger_law import Phase, StaggerState, phase
@@ -34,13 +35,14 @@ def init(num_envs: int, max_age: int, key: jax.Array | int) -> StaggerState:
 
     Args:
         num_envs: number of environments.
-        max_age: the oldest age, in steps of an episode, that is told apart from older ones: the time limit, if there
-            is one. Memory and time grow with it.
+        max_age: the most steps that an episode can have: the time limit, if there is one. Environments that get older
+            are truncated again and again, so it must not be too small; memory and time grow with it.
         key: key of the choice between environments of the same age; a key of `jax.random`, or a seed. The truncations
             are those of `StaggerController(seed=5)` if it is `jax.random.key(5)`, or 5.
 
     Raises:
-        StaggerError: if `num_envs` or `max_age` is not a positive whole number.
+        StaggerError: if `num_envs` or `max_age` is not a positive whole number, or `key` is neither a single key nor a
+            whole number.
 
     Example:
         >>> state = init(6, max_age=10, key=0)
@@ -56,10 +58,12 @@ def init(num_envs: int, max_age: int, key: jax.Array | int) -> StaggerState:
 
 def _seed(key: Any) -> jax.Array:
     """Return the last 32 bits of a key: of `jax.random.key(seed)` the seed itself, as numpy and torch take it."""
-    if isinstance(key, int):
-        key = jax.random.key(key)
-    words = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
-    return words[..., -1].astype(jnp.uint32)
+    if isinstance(key, int | np.integer):
+        key = jax.random.key(int(key))
+    words = jax.random.key_data(key) if jnp.issubdtype(jnp.result_type(key), jax.dtypes.prng_key) else key
+    if jnp.ndim(words) != 1 or words.dtype != jnp.uint32:
+        raise StaggerError(f"key is {shown(key)}; it must be a single key of jax.random, or a whole number as a seed")
+    return jnp.asarray(words[-1])
 
 
 def step(

@@ -7,12 +7,15 @@
 
 Finished episodes are a biased sample, since short ones finish first; `live.fair_law` has the law, which is the same in
 numpy, PyTorch and JAX. An episode that is over is either `done`, by itself, or `cut`, by the law of staggering.
+
+JAX counts in 32 bits unless it is told otherwise. Added up one by one, small rewards would be lost beside large sums
+after some 100,000 visits to an age, so what rounding leaves out of a sum is kept and added later (Kahan's summation).
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +24,20 @@ import numpy as np
 from steadyrl.common.checks import check_level, whole_number
 from steadyrl.errors import StatisticsError
 from steadyrl.live import fair_law as law
-from steadyrl.live.fair_law import FairMeans, FairState, means
+from steadyrl.live.fair_law import FairMeans
 from steadyrl.live.fair_report import FairReport, make_report
 
 __all__ = ["FairMeans", "FairReport", "FairState", "init", "means", "report", "step"]
+
+_SUMS = "tables", "finished", "last_rewards"
+
+
+class FairState(NamedTuple):
+    """The state of the law, and what rounding has left out of its sums so far."""
+
+    law: law.FairState
+    lost: tuple[jax.Array, ...]
+    """To be added to `tables`, `finished` and `last_rewards` of the law's state."""
 
 
 def init(num_envs: int, max_age: int) -> FairState:
@@ -46,7 +59,8 @@ def init(num_envs: int, max_age: int) -> FairState:
         1.5
     """
     number = whole_number("num_envs", num_envs, StatisticsError)
-    return law.init(number, max_age=whole_number("max_age", max_age, StatisticsError), xp=jnp)
+    first = law.init(number, max_age=whole_number("max_age", max_age, StatisticsError), xp=jnp)
+    return FairState(first, tuple(jnp.zeros_like(getattr(first, name)) for name in _SUMS))
 
 
 def step(
@@ -73,20 +87,37 @@ def step(
     Raises:
         StatisticsError: if an array has another shape, or the memory is not a positive number.
     """
+    before, shape = state.law, state.law.ages.shape
     given = {"rewards": rewards, "done": done, "cut": cut, "success": success}
     for name, value in given.items():
-        if value is not None and jnp.shape(value) != state.ages.shape:
+        if value is not None and jnp.shape(value) != shape:
             raise StatisticsError(
-                f"{name} has shape {jnp.shape(value)}; for {state.ages.shape[0]} environments it must be "
-                f"{state.ages.shape}"
+                f"{name} has shape {jnp.shape(value)}; for {shape[0]} environments it must be {shape}"
             )
     if not memory > 0:
         raise StatisticsError(f"memory is {memory}; it must be a positive number of steps")
-    nobody = jnp.zeros(state.ages.shape, dtype=bool)
+    nobody = jnp.zeros(shape, dtype=bool)
     ended = jnp.asarray(done, dtype=bool)
     cut_short = nobody if cut is None else jnp.asarray(cut, dtype=bool) & ~ended
     succeeded = nobody if success is None else jnp.asarray(success, dtype=bool)
-    return law.step(state, rewards, ended, cut_short, succeeded, same_step=same_step, memory=memory)
+    empty = before._replace(**{name: jnp.zeros_like(getattr(before, name)) for name in _SUMS})
+    after = law.step(empty, rewards, ended, cut_short, succeeded, same_step=same_step)  # the sums of this step alone
+    keep, sums, lost = math.exp(-1 / memory), {}, []
+    for name, left_out in zip(_SUMS, state.lost, strict=True):
+        sums[name], rest = _added(getattr(before, name) * keep, left_out * keep + getattr(after, name))
+        lost.append(rest)
+    return FairState(after._replace(**sums), tuple(lost))
+
+
+def _added(total: jax.Array, more: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the sum, and what rounding has left out of it."""
+    found = total + more
+    return found, more - (found - total)
+
+
+def means(state: FairState) -> FairMeans:
+    """Return mean return, length and success so far, without intervals; inside jit and vmap, too."""
+    return law.means(state.law)
 
 
 def report(
@@ -104,7 +135,7 @@ def report(
         StatisticsError: if nothing was seen yet, or the level is not between 0 and 1.
     """
     level = check_level(level, StatisticsError)
-    host: dict[str, Any] = {name: np.asarray(value) for name, value in state._asdict().items()}
+    host: dict[str, Any] = {name: np.asarray(value) for name, value in state.law._asdict().items()}
     if host["steps"].ndim:
         raise StatisticsError(
             f"the state has {host['steps'].shape} runs, as from a vmap over seeds; report on each of them: "
@@ -114,7 +145,7 @@ def report(
         raise StatisticsError("nothing was seen yet: call step first")
     real = {name: host[name].astype(np.float64) for name in ("returns", "tables", "finished", "last_rewards", "range")}
     numbers: dict[str, Any] = {name: int(host[name]) for name in ("steps", "ended", "cut", "complete")}
-    found = FairState(**host | real | numbers | {"weight": float(host["weight"])})
+    found = law.FairState(**host | real | numbers | {"weight": float(host["weight"])})
     return make_report(
         found,
         law.estimate(found, time_limit),
