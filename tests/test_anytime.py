@@ -389,3 +389,18 @@ def test_what_could_not_be_truncated_is_not_made_up_for_later(num_envs, steps):
     usual = run(StaggerController(num_envs, same_step=False, seed=0), 20, 600)
     assert run(controller, 20, 600) <= 3 * usual + 10 * num_envs  # 300 to 2,400 with 8 environments, before
     assert not controller.active
+
+
+@pytest.mark.parametrize("late_cuts", [False, True])
+@pytest.mark.parametrize("seed", range(12))
+def test_two_environments_grow_old(late_cuts, seed):
+    """The only candidate was truncated in every other step, for ever, in a quarter of these runs with late cuts."""
+    rng = np.random.default_rng(seed)
+    controller = StaggerController(2, same_step=True, late_cuts=late_cuts, seed=seed)
+    lengths, late = 9 + rng.geometric(1 / 13, 2), np.zeros(2, dtype=bool)
+    for step in range(1200):
+        done = (controller.ages >= lengths) | late
+        cut = controller.step(done)
+        late = cut & late_cuts
+        lengths = np.where(done | cut, 9 + rng.geometric(1 / 13, 2), lengths)
+        assert step < 800 or not cut.any()

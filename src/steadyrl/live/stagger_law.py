@@ -189,7 +189,7 @@ def decide(
     owed = state.carry + wanted - ended
     least = -1 - 2 * wanted**0.5
     owed = pick(owed > least, owed, least)
-    available = xp.sum(crowd[youngest:])
+    available = at_least(xp.sum(crowd[youngest:]) - 1, 0.0)  # somebody goes on, or two environments never grow old
     whole = xp.floor(at_least(owed, 0.0) + ROOM * n)
     number = pick(state.active & (n > 1), pick(whole < available, whole, available), 0.0)
 
