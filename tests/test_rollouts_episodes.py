@@ -292,3 +292,13 @@ def test_specs_and_module_ids_are_environments():
     by_module = collect_episodes("gymnasium:CartPole-v1", "uniform", 20, seed=1, backend="serial")
     for other in (by_spec, by_module):
         np.testing.assert_array_equal(by_id.lengths, other.lengths)
+
+
+def test_an_episode_that_is_not_there_has_no_trajectory():
+    tracks = collect_episodes("CartPole-v1", "uniform", 3, backend="serial", trajectories=True).trajectories
+    parts = [tracks.of(i) for i in range(3)]
+    for place, name in enumerate(("observations", "actions", "rewards")):
+        np.testing.assert_array_equal(np.concatenate([part[place] for part in parts]), getattr(tracks, name))
+    for nowhere in (-1, 3, 1.5, "first"):
+        with pytest.raises(RolloutError, match="episode is"):
+            tracks.of(nowhere)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import shown
+from steadyrl.common.checks import shown, whole_number
 from steadyrl.common.values import hash_values, same_values
 from steadyrl.errors import RolloutError
 from steadyrl.lengths.age_sums import AgeSums, count_ages
@@ -51,12 +52,20 @@ class Trajectories:
         return f"Trajectories({len(self.lengths):,} episodes, {len(self.rewards):,} steps)"
 
     def of(self, episode: int) -> tuple[Array, Any, Array]:
-        """Return observations [l + 1, d], actions [l, ...] and rewards [l] of one episode."""
-        first = int(self.lengths[:episode].sum())
-        length = int(self.lengths[episode])
-        seen = slice(first + episode, first + episode + length + 1)
-        taken = slice(first, first + length)
+        """Return observations [l + 1, d], actions [l, ...] and rewards [l] of one episode, counted from 0.
+
+        Raises:
+            RolloutError: if there is no such episode.
+        """
+        number = whole_number("episode", episode, RolloutError, least=0, most=len(self.lengths) - 1)
+        first, end = int(self._ends[number - 1]) if number else 0, int(self._ends[number])
+        seen, taken = slice(first + number, end + number + 1), slice(first, end)
         return self.observations[seen], self.actions[taken], self.rewards[taken]
+
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        """Where each episode's actions end among those of all."""
+        return np.cumsum(self.lengths, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
