@@ -256,3 +256,10 @@ def test_long_names_of_columns_are_not_repeated_in_full(tmp_path):
     with pytest.raises(FileFormatError, match="has no column") as found:
         read_lengths(tmp_path / "log.csv", column="x" * 5000)
     assert len(str(found.value)) < 500
+
+
+def test_a_first_line_that_is_no_row_of_a_table_ends_in_a_sentence(tmp_path):
+    file = tmp_path / "blob.csv"
+    file.write_text(f"l,{'x' * 200_000}\n3,1\n4,2\n")
+    with pytest.raises(FileFormatError, match="first line cannot be read"):
+        read_lengths(file)
