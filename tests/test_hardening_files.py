@@ -857,3 +857,13 @@ def test_an_environment_whose_file_was_edited_is_not_gone_on_with(tmp_path, entr
     assert second.returncode == 2
     assert "the environment's code is not what it was" in " ".join(second.stderr.split())
     assert Episodes.load(out).lengths.tolist() == [5] * 8
+
+
+def test_versions_that_are_not_those_of_packages_are_refused(tmp_path):
+    file = tmp_path / "episodes.npz"
+    collect_episodes("CartPole-v1", "uniform", 40, backend="serial", out=file)
+    header, arrays = load_arrays(file, "episodes")
+    about = {"skipped": header["skipped"], "provenance": {**header["provenance"], "versions": 7}}
+    save_arrays(file, "episodes", about, arrays)
+    with pytest.raises(FileFormatError, match="versions"):
+        read_lengths(file)
