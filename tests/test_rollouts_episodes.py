@@ -1,5 +1,6 @@
 """Episodes: what is counted, in which order, and what every kind of space and policy does to it."""
 
+from dataclasses import replace
 from functools import partial
 
 import gymnasium
@@ -302,3 +303,20 @@ def test_an_episode_that_is_not_there_has_no_trajectory():
     for nowhere in (-1, 3, 1.5, "first"):
         with pytest.raises(RolloutError, match="episode is"):
             tracks.of(nowhere)
+
+
+def test_merged_runs_can_be_merged_again_and_no_run_is_counted_twice(tmp_path):
+    def run(seed):
+        return replace(first, provenance={**first.provenance, "seed": seed})
+
+    first = collect_episodes("steadyrl/StateSweep-v0", "uniform", 2, seed=0, backend="serial")
+    pair, other = run(0).merge(run(1)), run(2).merge(run(3))
+    assert [one["seed"] for one in pair.merge(other).provenance["merged"]] == [0, 1, 2, 3]
+    for again in (run(1), run(2).merge(run(0))):
+        with pytest.raises(RolloutError, match="not more data"):
+            pair.merge(again)
+    many = first
+    for seed in range(1, 1200):  # more than JSON may be nested
+        many = many.merge(run(seed))
+    many.save(tmp_path / "many.npz")
+    assert Episodes.load(tmp_path / "many.npz") == many
