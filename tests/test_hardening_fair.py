@@ -47,7 +47,7 @@ from steadyrl import (
 from steadyrl.common.figures import check_picture
 from steadyrl.common.intervals import mean_interval
 from steadyrl.common.progress import progress_for
-from steadyrl.diagnosis.audit import _Tails
+from steadyrl.diagnosis.audit import _Fair, _mean_rates, _Tails
 from steadyrl.diagnosis.episode_logs import EpisodeLog, read_episode_log
 from steadyrl.diagnosis.seen_ages import seen_ages
 from steadyrl.errors import (
@@ -743,3 +743,33 @@ def test_legal_states_are_gone_on_from():
     for _ in range(50):
         controller.step((controller.ages >= 1) & ~controller.restarting)
     StaggerController(2, same_step=False).restore(controller.state())
+
+
+@pytest.mark.parametrize("idle", [0, 2])
+def test_an_audit_of_many_environments_replays_the_log_of_each(idle):
+    """All environments at once, and one after the other; the last ones have no episode in the log."""
+    rng = np.random.default_rng(idle)
+    lengths = rng.integers(1, 12, (5, 30))
+    start = np.cumsum(lengths, axis=1) - lengths + rng.integers(0, 3, (5, 1))
+    order = np.argsort((start + lengths).ravel(), kind="stable")
+    columns = [x.ravel()[order] for x in (np.repeat(np.arange(5), 30), start, lengths, rng.normal(size=(5, 30)))]
+    log = EpisodeLog(*columns, None, 5 + idle, "made up")
+    rest, span = rng.normal(size=5 + idle), int(log.end[-1])
+    rewards, ended = np.tile(rest, (span, 1)), np.zeros((span, 5 + idle), dtype=bool)
+    for env in range(5):
+        mine = np.flatnonzero(log.env == env)
+        rewards[: log.start[mine[0]], env] = log.returns[mine[0]] / log.length[mine[0]]
+        for i in mine:
+            rewards[log.start[i] : log.end[i], env] = log.returns[i] / log.length[i]
+            ended[log.end[i] - 1, env] = True
+    fair = _Fair(log, 10, None, 0.9, _Tails(log, rest))
+    for size in (1, 7, span):
+        blocks = [fair._block(begin, min(begin + size, span), rest) for begin in range(0, span, size)]
+        np.testing.assert_array_equal(np.concatenate([block[0] for block in blocks]), rewards)
+        np.testing.assert_array_equal(np.concatenate([block[1] for block in blocks]), ended)
+
+
+def test_the_return_per_step_of_what_is_not_logged_is_that_of_longer_episodes():
+    lengths, rates = np.array([3, 1, 2, 2]), np.array([8.0, 1.0, 2.0, 4.0])
+    found = _mean_rates(rates, lengths, np.array([0, 1, 2, 3, 99]))
+    np.testing.assert_allclose(found, [15 / 4, 14 / 3, 8, 15 / 4, 15 / 4])  # of all, where none is longer

@@ -804,3 +804,66 @@ def test_a_patient_lock_waits_for_its_turn(tmp_path):
         time.sleep(0.5)
         assert other.poll() is None
     assert other.communicate(timeout=60)[0] == "mine\n"
+
+
+EDITED = """
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+GOAL = {goal}
+
+
+class Walk(gymnasium.Env):
+    observation_space, action_space = spaces.Box(0, 99, (1,)), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = 0
+        return np.zeros(1, np.float32), {{}}
+
+    def step(self, action):
+        self.place += 1
+        return np.full(1, self.place, np.float32), 1.0, self.place >= GOAL, False, {{}}
+
+
+gymnasium.register("EditedWalk-v0", {entry})
+"""
+
+
+@pytest.mark.parametrize("entry", ["Walk", '"edited_walk:Walk"'])
+def test_an_environment_whose_file_was_edited_is_not_gone_on_with(tmp_path, entry):
+    """Its id is the same, and no version tells that its code is another."""
+    module, out = tmp_path / "edited_walk.py", tmp_path / "walk.npz"
+    module.write_text(EDITED.format(goal=5, entry=entry))
+    more = ["--block-size", "4", "--backend", "serial", "--out", str(out)]
+
+    def collect(episodes, *options):
+        command = [sys.executable, "-m", "steadyrl", "collect", "edited_walk:EditedWalk-v0", "--episodes", episodes]
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        return subprocess.run(
+            [*command, *more, *options], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+
+    first = collect("8")
+    assert first.returncode == 0, first.stderr
+    provenance = Episodes.load(out).provenance
+    manifest = {key: value for key, value in provenance.items() if key != "command"}
+    kept = Checkpoint(tmp_path / "walk.npz.partial", manifest, resume=False)
+    kept.write({"block": 0, "skipped": [], "lengths": np.full(4, 5)})
+    kept.close()
+    module.write_text(EDITED.format(goal=7, entry=entry))
+    second = collect("8", "--resume")
+    assert second.returncode == 2
+    assert "the environment's code is not what it was" in " ".join(second.stderr.split())
+    assert Episodes.load(out).lengths.tolist() == [5] * 8
+
+
+def test_versions_that_are_not_those_of_packages_are_refused(tmp_path):
+    file = tmp_path / "episodes.npz"
+    collect_episodes("CartPole-v1", "uniform", 40, backend="serial", out=file)
+    header, arrays = load_arrays(file, "episodes")
+    about = {"skipped": header["skipped"], "provenance": {**header["provenance"], "versions": 7}}
+    save_arrays(file, "episodes", about, arrays)
+    with pytest.raises(FileFormatError, match="versions"):
+        read_lengths(file)

@@ -9,6 +9,7 @@ import pytest
 from steadyrl import EpisodeLengths
 from steadyrl.errors import FileFormatError, LengthsError, MissingExtraError
 from steadyrl.lengths import find_drift, read_lengths
+from steadyrl.lengths.log_files import _beyond
 
 LENGTHS = [12, 15, 11, 19, 30, 12]
 MONITOR = '#{"t_start": %s, "env_id": "Hopper-v5"}\nr,l,t\n'
@@ -256,3 +257,18 @@ def test_long_names_of_columns_are_not_repeated_in_full(tmp_path):
     with pytest.raises(FileFormatError, match="has no column") as found:
         read_lengths(tmp_path / "log.csv", column="x" * 5000)
     assert len(str(found.value)) < 500
+
+
+def test_a_first_line_that_is_no_row_of_a_table_ends_in_a_sentence(tmp_path):
+    file = tmp_path / "blob.csv"
+    file.write_text(f"l,{'x' * 200_000}\n3,1\n4,2\n")
+    with pytest.raises(FileFormatError, match="first line cannot be read"):
+        read_lengths(file)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_what_an_iteration_repeats_is_found_as_by_trying_every_number(seed):
+    rng = np.random.default_rng(seed)
+    before, now = (rng.integers(0, 2, rng.integers(0, 9)).tolist() for _ in range(2))
+    sizes = [size for size in range(min(len(before), len(now)) + 1) if before[len(before) - size :] == now[:size]]
+    assert _beyond(before, now) == len(now) - max(sizes)

@@ -194,6 +194,58 @@ def test_finished_blocks_of_a_collection_survive_an_interruption(tmp_path):
     assert steps_left < 10**9 - fresh.left, "the blocks that were finished did not run again"
 
 
+class Counting:
+    """A policy that counts how often it is asked."""
+
+    steadyrl_identity = "the same policy, however often it was asked"
+
+    def __init__(self):
+        self.asked = 0
+
+    def act(self, observations, rng):
+        self.asked += 1
+        return rng.integers(0, 2, len(observations))
+
+
+def test_collected_episodes_survive_an_interruption_before_what_is_computed_of_them_is_saved(tmp_path):
+    workspace, policy = Workspace(0, tmp_path, "serial"), Counting()
+
+    def compute(interrupted):
+        found = workspace.episodes("episodes", "CartPole-v1", policy, 32, seed=1, block_size=16)
+        rollouts = workspace.samples("rollouts", "CartPole-v1", policy, 8, [5], seed=2)
+        if interrupted:
+            raise KeyboardInterrupt
+        return {"lengths": found.lengths, "ages": rollouts.ages}
+
+    with pytest.raises(KeyboardInterrupt):
+        workspace.arrays("part", lambda: compute(interrupted=True))
+    before = policy.asked
+    kept = workspace.arrays("part", lambda: compute(interrupted=False))
+    assert policy.asked == before, "nothing that was finished ran again"
+    assert len(kept["lengths"]) == 32
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["part.npz"]
+
+
+def test_finished_chunks_of_a_gradient_survive_an_interruption(tmp_path):
+    def ascent():
+        workspace = Workspace(0, tmp_path, "serial")
+        asked = []
+        workspace.say = asked.append
+        return Ascent("Pendulum-v1", workspace), asked
+
+    def gradients(ascent, episodes):
+        baseline = Baseline.zero(ascent.module.observations.size)
+        return ascent.gradients("gradient", episodes, seed=1, baseline=baseline, chunk=2, groups=2)
+
+    one, _ = ascent()
+    first, _, _ = gradients(one, 2)
+    again, asked = ascent()
+    both, lengths, _ = gradients(again, 4)
+    assert asked == ["gradient-1: 2 episodes"], "the first chunk did not run again"
+    np.testing.assert_array_equal(both[:2], first)
+    assert len(lengths) == 4
+
+
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_every_committed_figure_can_be_redrawn_and_its_page_follows_from_the_result(path, tmp_path):
     result = Result.load(path)

@@ -1,5 +1,6 @@
 """Episodes: what is counted, in which order, and what every kind of space and policy does to it."""
 
+from dataclasses import replace
 from functools import partial
 
 import gymnasium
@@ -292,3 +293,30 @@ def test_specs_and_module_ids_are_environments():
     by_module = collect_episodes("gymnasium:CartPole-v1", "uniform", 20, seed=1, backend="serial")
     for other in (by_spec, by_module):
         np.testing.assert_array_equal(by_id.lengths, other.lengths)
+
+
+def test_an_episode_that_is_not_there_has_no_trajectory():
+    tracks = collect_episodes("CartPole-v1", "uniform", 3, backend="serial", trajectories=True).trajectories
+    parts = [tracks.of(i) for i in range(3)]
+    for place, name in enumerate(("observations", "actions", "rewards")):
+        np.testing.assert_array_equal(np.concatenate([part[place] for part in parts]), getattr(tracks, name))
+    for nowhere in (-1, 3, 1.5, "first"):
+        with pytest.raises(RolloutError, match="episode is"):
+            tracks.of(nowhere)
+
+
+def test_merged_runs_can_be_merged_again_and_no_run_is_counted_twice(tmp_path):
+    def run(seed):
+        return replace(first, provenance={**first.provenance, "seed": seed})
+
+    first = collect_episodes("steadyrl/StateSweep-v0", "uniform", 2, seed=0, backend="serial")
+    pair, other = run(0).merge(run(1)), run(2).merge(run(3))
+    assert [one["seed"] for one in pair.merge(other).provenance["merged"]] == [0, 1, 2, 3]
+    for again in (run(1), run(2).merge(run(0))):
+        with pytest.raises(RolloutError, match="not more data"):
+            pair.merge(again)
+    many = first
+    for seed in range(1, 1200):  # more than JSON may be nested
+        many = many.merge(run(seed))
+    many.save(tmp_path / "many.npz")
+    assert Episodes.load(tmp_path / "many.npz") == many

@@ -1,5 +1,6 @@
 """What a training run survives: signals, other runs in its folder, environments that hang or exit; and videos."""
 
+import errno
 import functools
 import io
 import json
@@ -21,6 +22,7 @@ from steadyrl.common.storage import load_arrays, save_arrays
 from steadyrl.environments.seeding import episode_seeds
 from steadyrl.errors import RolloutError, TrainingError
 from steadyrl.policies.networks import Normalisation
+from steadyrl.sspg import reporting
 from steadyrl.sspg.normaliser import Normaliser
 from steadyrl.sspg.video import check_video, record_video
 
@@ -313,3 +315,24 @@ class Bandit(gymnasium.Env):
 def test_an_update_in_which_everybody_is_reset_is_refused_in_a_sentence():
     with pytest.raises(TrainingError, match="all were being reset together"):
         train(Bandit, Settings(updates=4, num_envs=5, n_steps=1, cure="none", backend="serial"))
+
+
+def test_training_goes_on_where_tensorboard_cannot_write(tmp_path, monkeypatch, capfd):
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    def full(self, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    settings = Settings(updates=3, num_envs=2, backend="serial")
+    whole = train("CartPole-v1", settings, out=tmp_path / "whole")
+    hook = threading.excepthook
+    monkeypatch.setattr(RecordWriter, "write", full)
+    monkeypatch.setattr(reporting, "TENSORBOARD_EVERY", 0)
+    found = train("CartPole-v1", settings, out=tmp_path / "full")
+    assert [note for note in found.notes if "No space left" in note and "goes on" in note]
+    assert "Traceback" not in capfd.readouterr().err
+    assert threading.excepthook is hook
+    assert found.history["return"] == whole.history["return"]
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "tensorboard").touch()
+    assert train("CartPole-v1", settings, out=tmp_path / "taken").updates == 3

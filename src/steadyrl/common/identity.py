@@ -157,10 +157,10 @@ def _of_function(function: types.FunctionType) -> Iterator[Any]:
 def _read(value: Any, names: list[str]) -> Iterator[Any]:
     """Yield what a function sees that reads a value: of libraries, which have versions, the name alone."""
     if isinstance(value, types.FunctionType | type):
-        yield value if _is_own(value.__module__) else readable_name(value)
+        yield value if is_own(value.__module__) else readable_name(value)
     elif isinstance(value, types.ModuleType):
         yield value.__name__
-        if _is_own(value.__name__):
+        if is_own(value.__name__):
             for name in names:
                 if name in vars(value) and not isinstance(vars(value)[name], types.ModuleType):
                     yield from (name, *_read(vars(value)[name], names))
@@ -171,7 +171,7 @@ def _read(value: Any, names: list[str]) -> Iterator[Any]:
 def _of_class(kind: type) -> Iterator[Any]:
     """Yield a class's name and, where it is not a library's, the functions and values in it."""
     yield from (kind.__module__, kind.__qualname__)
-    if _is_own(kind.__module__) or "<locals>" in kind.__qualname__:
+    if is_own(kind.__module__) or "<locals>" in kind.__qualname__:
         yield kind.__bases__
         for name, part in sorted(vars(kind).items()):
             part = getattr(part, "__func__", part)  # what a staticmethod or a classmethod wraps
@@ -218,7 +218,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _is_own(module: str | None) -> bool:
+def is_own(module: str | None) -> bool:
     """Whether a module is a script, a notebook or a file beside them, whose content no version tells."""
     if module in ("__main__", "__mp_main__"):
         return True

@@ -227,7 +227,7 @@ def audit_log(
     finished = np.searchsorted(end, times, side="right")
     logged, logged_length = (_trailing_means(x, finished, window) for x in (found.returns, found.length.astype(float)))
     rates = found.returns / found.length
-    middle = np.array([_mean_rate(rates, found.length > end[-1] - last) for last in found.last])
+    middle = _mean_rates(rates, found.length, end[-1] - found.last)
     tails = _Tails(found, middle)
     ends = [np.full(found.num_envs, side) for side in (rates.min(), rates.max())]
     curves = _Fair(found, window, memory, level, tails).curves(times, [middle, *ends])
@@ -251,9 +251,14 @@ def audit_log(
     )
 
 
-def _mean_rate(rates: Array, longer: NDArray[np.bool_]) -> float:
-    """Return the mean return per step of the longer episodes, or of all if none was longer."""
-    return float(rates[longer].mean() if longer.any() else rates.mean())
+def _mean_rates(rates: Array, lengths: Counts, lived: Counts) -> Array:
+    """Return the mean return per step of the episodes longer than each of `lived`, or of all if none was longer."""
+    order = np.argsort(lengths, kind="stable")
+    first = np.searchsorted(lengths[order], lived, side="right")
+    first = np.where(first < len(order), first, 0)
+    from_the_longest = np.cumsum(rates[order][::-1])[::-1]
+    means: Array = from_the_longest[first] / (len(order) - first)
+    return means
 
 
 def _trailing_means(values: Array, finished: Counts, window: int) -> Array:
@@ -268,9 +273,12 @@ class _Fair:
     def __init__(self, log: EpisodeLog, window: int, memory: float | None, level: float, tails: _Tails) -> None:
         self._log, self._window, self._memory, self._level, self._tails = log, window, memory, level, tails
         self._quantile = NormalDist().inv_cdf(0.5 + level / 2)
-        order = np.lexsort((log.start, log.env))
-        first = np.searchsorted(log.env[order], np.arange(log.num_envs + 1))
-        self._of = [order[first[i] : first[i + 1]] for i in range(log.num_envs)]
+        order = np.lexsort((log.start, log.env))  # the episodes of an environment are neighbours
+        self._start, self._length = log.start[order], log.length[order]
+        self._rate = log.returns[order] / self._length
+        self._span = int(log.end[-1]) + 1
+        self._place = log.env[order] * self._span + self._start
+        self._first = np.searchsorted(log.env[order], np.arange(log.num_envs + 1))
 
     def curves(self, times: Counts, rests: list[Array]) -> list[Array]:
         """Return [5, times] (value, low, high, mean length, unresolved) for each of `rests`.
@@ -315,20 +323,25 @@ class _Fair:
 
     def _block(self, begin: int, until: int, rest: Array) -> tuple[Array, NDArray[np.bool_]]:
         """Return rewards and ends of all environments in the steps begin + 1, ..., until."""
-        log, shape = self._log, (until - begin, self._log.num_envs)
-        rewards, ended = np.zeros(shape), np.zeros(shape, dtype=bool)
-        time = np.arange(begin, until)
-        for env, mine in enumerate(self._of):
-            if not len(mine):  # its first episode never ended in the log
-                rewards[:, env] = rest[env]
-                continue
-            start, length = log.start[mine], log.length[mine]
-            at = np.maximum(np.searchsorted(start, time, side="right") - 1, 0)
-            age = time - start[at] + 1  # beyond the length in a reset, and in the last episode, which is not logged
-            last = int(start[-1] + length[-1])
-            rewards[:, env] = np.where(time >= last, rest[env], log.returns[mine][at] / length[at])
-            ended[:, env] = age == length[at]
-        return rewards, ended
+        time = np.arange(begin, until)[:, None]
+        at = self._running(begin, until)
+        age = time - self._start[at] + 1  # beyond the length in a reset, and in the last episode, which is not logged
+        none = np.diff(self._first) == 0  # those whose first episode never ended in the log
+        rewards = np.where(none | (time >= self._log.last), rest, self._rate[at])
+        return rewards, (age == self._length[at]) & ~none
+
+    def _running(self, begin: int, until: int) -> Counts:
+        """Return which episode each environment runs in the steps begin + 1, ..., until: the last that has begun."""
+        own = np.arange(self._log.num_envs) * self._span
+        first, end = (np.searchsorted(self._place, own + time, side="right") for time in (begin, until - 1))
+        count = end - first  # episodes that begin within these steps, after the first of them
+        env = np.repeat(np.arange(self._log.num_envs), count)
+        begun = np.arange(len(env)) + np.repeat(first - np.cumsum(count) + count, count)
+        at = np.zeros((until - begin, self._log.num_envs), dtype=np.int64)
+        at[0] = np.minimum(np.maximum(first - 1, self._first[:-1]), len(self._start) - 1)
+        at[self._start[begun] - begin, env] = begun
+        running: Counts = np.maximum.accumulate(at, axis=0)
+        return running
 
 
 class _Tails:

@@ -16,7 +16,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from steadyrl.common.checks import as_keywords, shortened, shown
-from steadyrl.common.identity import fingerprint, readable_name
+from steadyrl.common.identity import fingerprint, is_own, readable_name
 from steadyrl.common.machine import Process
 from steadyrl.common.terminal import clean
 from steadyrl.environments.process_env import ProcessEnv
@@ -76,6 +76,8 @@ class Description:
     """Observations and rewards of every episode if all episodes are the same (StateSweep-v0), or None."""
     module: str
     """The module in which the environment's class is defined."""
+    digest: str = ""
+    """The source's digest; where a name stands for code of the user's own, a fingerprint of that code."""
 
 
 def as_source(environment: Any, make_arguments: Mapping[str, Any] | None = None) -> Source:
@@ -116,9 +118,25 @@ def describe(source: Source) -> Description:
         limit = getattr(env.unwrapped, "max_episode_steps", None) if env.spec is None else env.spec.max_episode_steps
         fixed = getattr(env.unwrapped, "fixed_episode", None)
         episode = None if fixed is None else fixed()
-        return Description(env.observation_space, env.action_space, limit, episode, type(env.unwrapped).__module__)
+        module, digest = type(env.unwrapped).__module__, _own_code(env) or source.digest
+        return Description(env.observation_space, env.action_space, limit, episode, module, digest)
     finally:
         close_quietly(env)
+
+
+def _own_code(env: Any) -> str:
+    """Return a fingerprint of what a name in Gymnasium's registry stands for, if that is code of the user's own.
+
+    An installed package has a version, which is recorded. A file beside the script has none, and may be edited between
+    a run and the next.
+    """
+    if env.spec is None:
+        return ""
+    entry = env.spec.entry_point
+    entry = load_env_creator(entry) if isinstance(entry, str) else entry
+    parts = (entry, type(env.unwrapped))
+    own = any(is_own(getattr(part, "__module__", None)) for part in parts)
+    return fingerprint([env.spec, *parts]) if own else ""
 
 
 def close_quietly(env: Any) -> None:

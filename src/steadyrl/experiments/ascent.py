@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -111,28 +112,34 @@ class Ascent:
         Returns:
             [G, D] gradients of independent groups, all episodes' lengths, and a baseline fitted to the last chunk.
         """
-        found, lengths, policy = [], [], self.module.numpy()
-        fitted = baseline
+        found, lengths, fitted = [], [], baseline
         for i in range(-(-episodes // chunk)):
-            size = min(chunk, episodes - i * chunk)
-            data = self._workspace.episodes(
-                f"{label}-{i}",
-                self.environment,
-                policy,
-                size,
-                seed=seed + 7919 * i,
-                trajectories=True,
-                observation_sums=False,
-                block_size=max(8, -(-size // 8)) if size > 200 else None,
-            )
-            assert data.trajectories is not None
-            lengths.append(data.lengths)
-            for part in np.array_split(np.arange(size), groups):
-                samples, _ = every_step(data.trajectories, part)
-                found.append(self.estimate(samples, baseline))
-            samples, _ = every_step(data.trajectories, np.arange(size))
-            fitted = Baseline.fit(samples.observations[:, 0], samples.returns[:, 0])
-        return np.array(found), np.concatenate(lengths), fitted
+            name, size = f"{label}-{i}", min(chunk, episodes - i * chunk)
+            compute = partial(self._gradients_of_chunk, name, size, seed + 7919 * i, baseline, groups)
+            kept = self._workspace.arrays(name, compute)
+            found.append(kept["gradients"])
+            lengths.append(kept["lengths"])
+            fitted = Baseline(kept["centre"], kept["scale"], kept["weights"])
+        return np.concatenate(found), np.concatenate(lengths), fitted
+
+    def _gradients_of_chunk(self, name: str, size: int, seed: int, baseline: Baseline, groups: int) -> dict[str, Any]:
+        """Return the gradient of each group of one chunk of episodes, their lengths, and a baseline fitted to them."""
+        data = self._workspace.episodes(
+            name,
+            self.environment,
+            self.module.numpy(),
+            size,
+            seed=seed,
+            trajectories=True,
+            observation_sums=False,
+            block_size=max(8, -(-size // 8)) if size > 200 else None,
+        )
+        assert data.trajectories is not None
+        parts = [every_step(data.trajectories, part)[0] for part in np.array_split(np.arange(size), groups)]
+        gradients = np.array([self.estimate(samples, baseline) for samples in parts])
+        samples, _ = every_step(data.trajectories, np.arange(size))
+        fitted = Baseline.fit(samples.observations[:, 0], samples.returns[:, 0])
+        return {"gradients": gradients, "lengths": data.lengths, **vars(fitted)}
 
     def estimate(self, samples: Samples, baseline: Callable[[Any], Any] | None, length: float | None = None) -> Array:
         """Return steady_state_gradient's estimate, with E[T] of the samples' own episodes unless it is given."""

@@ -1,8 +1,8 @@
 """Collects an experiment's data so that an interrupted run can be resumed where it stopped.
 
 Everything that a run asks for has a label. Finished parts are saved under their labels in the run's folder of
-unfinished work, and half-finished parts keep their blocks there; a second run with the same settings finds both. The
-folder is deleted when the experiment is complete.
+unfinished work, and half-finished parts keep their blocks there until the part is saved; a second run with the same
+settings finds both. The folder is deleted when the experiment is complete.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from numpy.typing import ArrayLike
 from steadyrl.common.detours import Perturbation
 from steadyrl.common.storage import load_arrays, save_arrays
 from steadyrl.lengths.age_sums import AgeSums
-from steadyrl.rollouts.blocks import Task
-from steadyrl.rollouts.collect import collect_episodes, collect_samples
+from steadyrl.rollouts.blocks import Task, Work
+from steadyrl.rollouts.collect import as_times, run_episodes, run_samples
 from steadyrl.rollouts.episodes import Episodes, EpisodeWork
-from steadyrl.rollouts.planning import Options, make_plan
-from steadyrl.rollouts.samples import Samples
+from steadyrl.rollouts.planning import Options, Plan, make_plan
+from steadyrl.rollouts.running import Keeping
+from steadyrl.rollouts.samples import Samples, SampleWork
 
 _KIND = "unfinished work"
 _SEEDS = 1_000_003  # apart, so that runs of neighbouring seeds do not meet
@@ -41,6 +42,8 @@ class Workspace:
     say: Callable[[str], None] = lambda text: None
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of all packages used so far."""
+    _blocks: list[Path] = field(default_factory=list)
+    """Files with the finished blocks of the part that is being computed."""
 
     def derived_seed(self, number: int) -> int:
         """Return the seed of the run's part with this number."""
@@ -53,10 +56,12 @@ class Workspace:
             header, found = load_arrays(path, _KIND)
             self.versions |= header["versions"]
             return found
-        before, self.versions = self.versions, {}
+        before, self.versions, self._blocks = (self.versions, self._blocks), {}, []
         made = {key: np.asarray(value) for key, value in compute().items()}
         save_arrays(path, _KIND, {"versions": self.versions}, made)
-        self.versions = before | self.versions
+        for blocks in self._blocks:  # only now: a run that is killed before has them all
+            blocks.unlink(missing_ok=True)
+        self.versions, self._blocks = before[0] | self.versions, before[1]
         return made
 
     def task(self, environment: Any, policy: Any) -> Task:
@@ -67,14 +72,24 @@ class Workspace:
         """Return the policy that a name stands for, as an object."""
         return self.task(environment, policy).policy
 
-    def episodes(self, label: str, environment: Any, policy: Any, count: int, *, seed: int, **more: Any) -> Episodes:
-        """Collect episodes; finished blocks survive an interruption, and the caller saves the whole."""
-        partial = self.folder / f"{label}.partial"
+    def episodes(
+        self,
+        label: str,
+        environment: Any,
+        policy: Any,
+        count: int,
+        *,
+        seed: int,
+        observation_sums: bool | None = None,
+        trajectories: bool = False,
+        **more: Any,
+    ) -> Episodes:
+        """Collect episodes; their blocks are kept until `arrays` has saved what is computed of them."""
         self.say(f"{label}: {count:,} episodes")
-        options = {"checkpoint": partial, "resume": partial.exists()}
-        found = collect_episodes(environment, policy, count, seed=seed, **(self._how() | options | more))
-        self._note(found.provenance)
-        return found
+        plan = self._plan(
+            environment, policy, EpisodeWork(count, observation_sums is not False, trajectories), seed, more
+        )
+        return run_episodes(plan, observation_sums, self._keeping(label), self.progress)
 
     def samples(
         self,
@@ -88,13 +103,10 @@ class Workspace:
         perturbation: Perturbation | None = None,
         **more: Any,
     ) -> Samples:
-        """Collect samples; finished blocks survive an interruption, and the caller saves the whole."""
-        partial = self.folder / f"{label}.partial"
+        """Collect samples; their blocks are kept until `arrays` has saved what is computed of them."""
         self.say(f"{label}: {rollouts:,} rollouts")
-        options = {"checkpoint": partial, "resume": partial.exists(), "perturbation": perturbation}
-        found = collect_samples(environment, policy, rollouts, times, seed=seed, **(self._how() | options | more))
-        self._note(found.provenance)
-        return found
+        plan = self._plan(environment, policy, SampleWork(rollouts, as_times(times), perturbation), seed, more)
+        return run_samples(plan, self._keeping(label), self.progress)
 
     def age_sums(
         self, label: str, environment: Any, policy: Any, count: int, *, seed: int, chunk: int, groups: int, width: int
@@ -145,13 +157,13 @@ class Workspace:
             ]
         return sums, np.concatenate(lengths)
 
-    def _how(self) -> dict[str, Any]:
-        return {
-            "backend": self.backend,
-            "workers": self.workers,
-            "address": self.address,
-            "progress": self.progress,
-        }
+    def _plan(self, environment: Any, policy: Any, work: Work, seed: int, more: Mapping[str, Any]) -> Plan:
+        how = {"backend": self.backend, "workers": self.workers, "address": self.address}
+        plan = make_plan(environment, policy, work, Options(seed=seed, **(how | dict(more))))
+        self.versions |= plan.provenance["versions"]
+        return plan
 
-    def _note(self, provenance: Mapping[str, Any]) -> None:
-        self.versions |= provenance["versions"]
+    def _keeping(self, label: str) -> Keeping:
+        blocks = self.folder / f"{label}.partial"
+        self._blocks.append(blocks)
+        return Keeping(blocks, resume=blocks.exists(), stays=True).in_place()

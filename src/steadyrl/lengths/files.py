@@ -247,6 +247,8 @@ def _from_collected(file: Path) -> EpisodeRecords:
             raise ValueError("lengths and truncated are not one number and one flag for each episode")
         if (lengths < 0).any():
             raise ValueError("a length is negative")
+        if not isinstance(origin.get("versions", {}), dict):
+            raise ValueError("its versions are not those of packages")
         ages = None
         if any(name.startswith("ages_") for name in arrays):
             ages = AgeSums(arrays["ages_count"], arrays["ages_total"], arrays["ages_total_squares"])

@@ -148,11 +148,19 @@ def _history(record: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _beyond(before: list[Any], now: list[Any]) -> int:
-    """Return how many of the values now are new, if it begins with a repetition of the last ones before."""
-    for size in range(min(len(before), len(now)), 0, -1):
-        if before[len(before) - size :] == now[:size]:
-            return len(now) - size
-    return len(now)
+    """Return how many of the values now are new, if it begins with a repetition of the last ones before.
+
+    The repetition is found in linear time by the table of Knuth, Morris and Pratt: for every place, how many of the
+    values up to there are a beginning of `now`.
+    """
+    values = [*now, object(), *before]  # nothing equals what is in between
+    table = [0] * len(values)
+    for place in range(1, len(values)):
+        size = table[place - 1]
+        while size and values[place] != values[size]:
+            size = table[size - 1]
+        table[place] = size + (values[place] == values[size])
+    return len(now) - (table[-1] if before else 0)
 
 
 def _flat(record: Mapping[str, Any], prefix: str = "", depth: int = 4) -> dict[str, Any]:

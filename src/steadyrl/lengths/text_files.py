@@ -42,7 +42,7 @@ def read_text(stream: IO[str], where: str, column: str | int | None) -> LoggedLe
         raise FileFormatError(f"{where} holds no lengths")
     second = _next_line(stream)
     delimiter = next((mark for mark in ("\t", ";", ",") if mark in first), None)
-    row = _cells(first, delimiter)
+    row = _cells(first, delimiter, where)
     header = not _number(row[column] if isinstance(column, int) and 0 <= column < len(row) else row)
     if not header and not second and column is None:  # all numbers on one line
         return LoggedLengths(np.array([float(cell) for cell in row]))
@@ -95,8 +95,11 @@ def _monitor_header(comment: str) -> dict[str, Any]:
     return found
 
 
-def _cells(line: str, delimiter: str | None) -> list[str]:
-    cells = line.split() if delimiter is None else next(csv.reader([line], delimiter=delimiter))
+def _cells(line: str, delimiter: str | None, where: str) -> list[str]:
+    try:
+        cells = line.split() if delimiter is None else next(csv.reader([line], delimiter=delimiter))
+    except csv.Error as error:
+        raise FileFormatError(f"{where} is not a list of lengths: its first line cannot be read ({error})") from error
     return [cell.strip().strip('"') for cell in cells]
 
 

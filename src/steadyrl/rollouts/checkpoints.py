@@ -33,6 +33,7 @@ from steadyrl.rollouts.blocks import Arrays, Skipped
 _MAGIC = b"steadyrl checkpoint 2\n"
 _FAMILY = b"steadyrl checkpoint "
 _MARKER = b"\xc5rec"
+_CODE = "environment_digest"
 _RECORD = struct.Struct("<4sQI")
 _CHECK = struct.Struct("<I")
 _HEAD = _RECORD.size + _CHECK.size
@@ -178,9 +179,10 @@ class Checkpoint:
         differ = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
         if [key for key in differ if key != "total"]:
             shown = ", ".join(f"{key}: {theirs.get(key)!r} then, {ours.get(key)!r} now" for key in differ)
+            edited = "; the environment's code is not what it was: bring it back" if _CODE in differ else ""
             raise RolloutError(
-                f"{str(self.path)!r} is of another run ({shown}); its blocks would not fit; repeat the first command "
-                "with --resume, or delete the file"
+                f"{str(self.path)!r} is of another run ({shown}); its blocks would not fit{edited}; repeat the first "
+                "command with --resume, or delete the file"
             )
         if ours["total"] < theirs["total"]:
             raise self._too_few(theirs["total"], ours["total"])

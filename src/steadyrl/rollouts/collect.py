@@ -203,13 +203,25 @@ def collect_samples(
     )
     if perturbation is not None and not isinstance(perturbation, Perturbation):
         raise RolloutError(f"perturbation is {shown(perturbation)}; it must be a Perturbation, as in Perturbation(0.9)")
-    work = SampleWork(int(rollouts), _as_times(times), perturbation, int(episodes))
+    work = SampleWork(int(rollouts), as_times(times), perturbation, int(episodes))
     keeping = Keeping(checkpoint, resume, out).in_place()
-    plan = make_plan(environment, policy, work, options)
+    return run_samples(make_plan(environment, policy, work, options), keeping, progress)
+
+
+def run_samples(plan: Plan, keeping: Keeping | None = None, progress: bool | TextIO = False) -> Samples:
+    """Collect the samples of a plan.
+
+    Args:
+        plan: the plan; its work is a SampleWork.
+        keeping: the files that the run keeps.
+        progress: as for `collect_episodes`.
+    """
+    work, keeping = plan.task.work, keeping or Keeping()
+    assert isinstance(work, SampleWork)
+    perturbation, limit = work.perturbation, plan.options.max_episode_steps
     more: dict[str, Any] = {"perturbation": perturbation} if perturbation is not None else {}
-    more |= {"episodes": int(episodes)} if episodes != 1 else {}
-    limit = plan.options.max_episode_steps
-    jumps = plan.description.fixed_episode is not None and backend == "auto"
+    more |= {"episodes": work.episodes} if work.episodes != 1 else {}
+    jumps = plan.description.fixed_episode is not None and plan.options.backend == "auto"
     call = samples_call(plan.task, plan.policy, limit, total=work.total, times=work.times, jumps=jumps, more=more)
     kind = {"kind": "samples", "total": work.total, "times": list(work.times), "perturbation": repr(perturbation)}
     kind |= {"command": call}
@@ -226,7 +238,8 @@ def _require_few_enough(name: str, value: int) -> None:
         raise RolloutError(f"{name} is too large; a run has at most 2**32, since each needs a seed of its own")
 
 
-def _as_times(times: ArrayLike) -> tuple[int, ...]:
+def as_times(times: ArrayLike) -> tuple[int, ...]:
+    """Return times of a collection as whole numbers, or raise RolloutError."""
     values = np.atleast_1d(plain_array("times", times, RolloutError))
     if values.ndim != 1 or values.dtype.kind not in "iu" or not len(values) or (np.diff(values) <= 0).any():
         raise RolloutError(f"times are {shown(times)}; they must be whole numbers, increasing, at least one")

@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import shown
+from steadyrl.common.checks import shown, whole_number
 from steadyrl.common.values import hash_values, same_values
 from steadyrl.errors import RolloutError
 from steadyrl.lengths.age_sums import AgeSums, count_ages
@@ -51,12 +52,20 @@ class Trajectories:
         return f"Trajectories({len(self.lengths):,} episodes, {len(self.rewards):,} steps)"
 
     def of(self, episode: int) -> tuple[Array, Any, Array]:
-        """Return observations [l + 1, d], actions [l, ...] and rewards [l] of one episode."""
-        first = int(self.lengths[:episode].sum())
-        length = int(self.lengths[episode])
-        seen = slice(first + episode, first + episode + length + 1)
-        taken = slice(first, first + length)
+        """Return observations [l + 1, d], actions [l, ...] and rewards [l] of one episode, counted from 0.
+
+        Raises:
+            RolloutError: if there is no such episode.
+        """
+        number = whole_number("episode", episode, RolloutError, least=0, most=len(self.lengths) - 1)
+        first, end = int(self._ends[number - 1]) if number else 0, int(self._ends[number])
+        seen, taken = slice(first + number, end + number + 1), slice(first, end)
         return self.observations[seen], self.actions[taken], self.rewards[taken]
+
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        """Where each episode's actions end among those of all."""
+        return np.cumsum(self.lengths, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -187,9 +196,11 @@ def merge(parts: Sequence[Episodes]) -> Episodes:
             raise RolloutError(
                 f"these episodes differ in {key}: {values}; merge only runs with the same environment and policy"
             )
-    runs = [(part.provenance.get("seed"), part.provenance.get("family")) for part in parts]
-    if len(set(runs)) < len(runs):
-        raise RolloutError(f"two of these runs have the same seed {runs}: the same episodes twice are not more data")
+    runs = [run for part in parts for run in _single_runs(part.provenance)]
+    seeds = [(run.get("seed"), run.get("family")) for run in runs]
+    if len(set(map(repr, seeds))) < len(seeds):
+        twice = next(seed for i, seed in enumerate(seeds) if seed in seeds[:i])
+        raise RolloutError(f"two of these runs have the same seed {twice}: the same episodes twice are not more data")
     if any((part.ages is None) != (first.ages is None) for part in parts):
         raise RolloutError(
             "some of these runs have sums at each age and some do not; collect all with the same observation_sums"
@@ -203,9 +214,22 @@ def merge(parts: Sequence[Episodes]) -> Episodes:
     sums = [part.ages for part in parts if part.ages is not None]
     ages = AgeSums.merge(sums) if sums else None
     provenance = {key: value for key, value in first.provenance.items() if key not in ("seed", "episodes")}
-    provenance["merged"] = [dict(part.provenance) for part in parts]
+    provenance["merged"] = runs
     skipped = tuple(entry for part in parts for entry in part.skipped)
     return Episodes(**columns, ages=ages, trajectories=together, skipped=skipped, provenance=provenance)
+
+
+def _single_runs(provenance: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the provenance of every run that was merged, also of those that were merged before."""
+    found: list[dict[str, Any]] = []
+    waiting = [dict(provenance)]
+    while waiting:
+        run = waiting.pop()
+        if isinstance(run.get("merged"), list):
+            waiting += reversed(run["merged"])
+        else:
+            found.append(run)
+    return found
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,8 @@ class Keeping:
     checkpoint: str | os.PathLike[str] | None = None
     resume: bool = False
     out: str | os.PathLike[str] | None = None
+    stays: bool = False
+    """Whether the checkpoint stays when the run is complete, because its result is saved later, by whoever asked."""
 
     def in_place(self) -> Keeping:
         """Return the same files by names that hold wherever an environment changes to (os.chdir)."""
@@ -83,7 +85,9 @@ class Keeping:
         """Save the result, and only then delete the checkpoint."""
         if self.out is not None:
             found.save(self.out)
-        if saved is not None:
+        if saved is not None and self.stays:
+            saved.close()
+        elif saved is not None:
             saved.remove()
 
 

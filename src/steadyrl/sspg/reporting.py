@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -37,30 +39,57 @@ def words(shown: Mapping[str, float], rate: float) -> str:
 class TensorBoard:
     """Writes scalars into the run's directory; does nothing without a directory, or without TensorBoard.
 
+    Where its files cannot be written, that is said once and training goes on without them: all their numbers are in
+    the history, too.
+
     Args:
         out: the run's directory.
         resumed_at: the step at which the run is resumed; what a killed run had written past it is taken back.
+        note: function that is called with what is to be said.
     """
 
-    def __init__(self, out: Path | None, resumed_at: int | None) -> None:
+    def __init__(self, out: Path | None, resumed_at: int | None, note: Callable[[str], None]) -> None:
         self._writer: Any = None
         self._written = time.monotonic()
+        self._note = note
         if out is not None and find_spec("tensorboard") is not None:
             from torch.utils.tensorboard import SummaryWriter
 
+            self._folder = str(out / "tensorboard")
+            self._hook, threading.excepthook = threading.excepthook, self._without_its_own
             purge = None if resumed_at is None else resumed_at + 1
-            self._writer = SummaryWriter(str(out / "tensorboard"), purge_step=purge)
+            with self._going_on_without():
+                self._writer = SummaryWriter(self._folder, purge_step=purge)
 
     def add(self, shown: Mapping[str, float], steps: int, *, last: bool) -> None:
         """Write the numbers of an update, at most twice a second."""
         if self._writer is None or not (last or time.monotonic() - self._written >= TENSORBOARD_EVERY):
             return
         self._written = time.monotonic()
-        for name in COLUMNS[2:]:
-            if math.isfinite(shown[name]):
-                self._writer.add_scalar(name, shown[name], steps)
+        with self._going_on_without():
+            for name in COLUMNS[2:]:
+                if math.isfinite(shown[name]):
+                    self._writer.add_scalar(name, shown[name], steps)
 
     def close(self) -> None:
         """Close the file."""
         if self._writer is not None:
-            self._writer.close()
+            with self._going_on_without():
+                self._writer.close()
+        if threading.excepthook == self._without_its_own:
+            threading.excepthook = self._hook
+
+    @contextmanager
+    def _going_on_without(self) -> Iterator[None]:
+        """Say so and write no more if a file cannot be written: a full disk is met again at the next checkpoint."""
+        try:
+            yield
+        except OSError as error:
+            self._writer = None
+            reason = error.strerror or str(error)
+            self._note(f"{self._folder!r} cannot be written ({reason}); training goes on without TensorBoard's files")
+
+    def _without_its_own(self, problem: Any) -> None:
+        """Report what went wrong in a thread, but for TensorBoard's: that is raised again by its writer."""
+        if not type(problem.thread).__module__.startswith("tensorboard."):
+            self._hook(problem)

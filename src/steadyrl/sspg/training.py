@@ -15,7 +15,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TextIO
@@ -152,6 +152,7 @@ class Run:
         self._at_the_end = at_the_end
         self.source = as_source(environment, make_arguments)
         description = describe(self.source)
+        self.source = replace(self.source, digest=description.digest)
         self.settings = resolved = settings.resolved(continuous=isinstance(description.action_space, spaces.Box))
         observations, actions = observation_codec(description.observation_space), action_codec(description.action_space)
         begin = None if policy is None else load_policy(policy, observations, actions)
@@ -224,7 +225,7 @@ class Run:
             self._restore(*self._resumed)
         elif self.out is not None:
             self.save()
-        self._tensorboard = TensorBoard(self.out, None if self._resumed is None else self.steps)
+        self._tensorboard = TensorBoard(self.out, None if self._resumed is None else self.steps, self._note)
         self._at_the_end.callback(self._tensorboard.close)
 
     def go_on(self, interrupts: Interrupts, after_update: Callable[[TrainingState], None] | None) -> None:
