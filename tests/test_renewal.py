@@ -182,6 +182,14 @@ def test_bad_lengths_are_refused_with_the_value(make, words):
         make()
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_tolerance_below_rounding_is_told_and_never_searched_for_without_end(seed):
+    lengths = EpisodeLengths.from_gymnasium(np.random.default_rng(seed).choice([2, 3, 4, 9], 5))
+    if lengths.period == 1 and lengths.cv:
+        with pytest.raises(MixingTimeError, match="below the precision"):
+            phase_mixing_time(lengths, 1e-17, longest=6000)
+
+
 def test_a_mixing_time_beyond_the_longest_is_given_up():
     lengths = EpisodeLengths.from_gymnasium([99] * 999 + [100])
     with pytest.raises(MixingTimeError, match="after 5000 steps"):
