@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from steadyrl.common.checks import as_keywords, shortened, shown
-from steadyrl.common.identity import fingerprint, readable_name
+from steadyrl.common.identity import fingerprint, is_own, readable_name
 from steadyrl.common.machine import Process
 from steadyrl.common.terminal import clean
 from steadyrl.environments.process_env import ProcessEnv
@@ -64,6 +64,16 @@ class Source:
             )
         return env
 
+    def described(self, description: Description) -> Source:
+        """Return the source with what its environment was found to be made of in its digest.
+
+        A factory that names its identity (`steadyrl_identity`) is taken at its word.
+        """
+        named = isinstance(getattr(self.factory, "steadyrl_identity", None), str)
+        if named or not description.content:
+            return self
+        return replace(self, digest=fingerprint((self.digest, description.content)))
+
 
 @dataclass(frozen=True)
 class Description:
@@ -76,6 +86,8 @@ class Description:
     """Observations and rewards of every episode if all episodes are the same (StateSweep-v0), or None."""
     module: str
     """The module in which the environment's class is defined."""
+    content: str
+    """Fingerprint of its classes that are not an installed package's, and of what it was registered with; or ""."""
 
 
 def as_source(environment: Any, make_arguments: Mapping[str, Any] | None = None) -> Source:
@@ -116,9 +128,25 @@ def describe(source: Source) -> Description:
         limit = getattr(env.unwrapped, "max_episode_steps", None) if env.spec is None else env.spec.max_episode_steps
         fixed = getattr(env.unwrapped, "fixed_episode", None)
         episode = None if fixed is None else fixed()
-        return Description(env.observation_space, env.action_space, limit, episode, type(env.unwrapped).__module__)
+        module, content = type(env.unwrapped).__module__, _content(env, source)
+        return Description(env.observation_space, env.action_space, limit, episode, module, content)
     finally:
         close_quietly(env)
+
+
+def _content(env: Any, source: Source) -> str:
+    """Return a fingerprint of what no name and no version tells of an environment; "" if there is nothing of the kind.
+
+    An id, or a function that calls gymnasium.make or imports a module when it is called, stays the same when the class
+    behind it is edited, or is registered with other arguments.
+    """
+    layers = [env]
+    while isinstance(layers[-1], gymnasium.Wrapper):
+        layers.append(layers[-1].env)
+    kinds = [type(layer) for layer in layers if is_own(type(layer).__module__)]
+    registered = {} if env.spec is None else env.spec.kwargs
+    arguments = {key: value for key, value in registered.items() if key not in source.arguments}
+    return fingerprint((kinds, arguments)) if kinds or arguments else ""
 
 
 def close_quietly(env: Any) -> None:

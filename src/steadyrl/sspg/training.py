@@ -150,8 +150,9 @@ class Run:
         at_the_end: contextlib.ExitStack,
     ) -> None:
         self._at_the_end = at_the_end
-        self.source = as_source(environment, make_arguments)
-        description = describe(self.source)
+        source = as_source(environment, make_arguments)
+        description = describe(source)
+        self.source = source.described(description)
         self.settings = resolved = settings.resolved(continuous=isinstance(description.action_space, spaces.Box))
         observations, actions = observation_codec(description.observation_space), action_codec(description.action_space)
         begin = None if policy is None else load_policy(policy, observations, actions)
