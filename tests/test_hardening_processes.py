@@ -190,7 +190,9 @@ def test_a_constructor_that_raises_and_a_strange_id_are_named():
 
     with pytest.raises(RolloutError, match="ZeroDivisionError: no wheels while it was made"):
         collect_episodes(make, "uniform", 2)
-    for name in ("a:b:c-v0", "", ":", "-v0", "a/b/c-v0", "CartPole-v1:", "\x00-v1"):
+    with pytest.raises(RolloutError, match="one colon at most"):
+        collect_episodes("a:b:c-v0", "uniform", 2)
+    for name in ("", ":", "-v0", "a/b/c-v0", "CartPole-v1:", "\x00-v1"):
         with pytest.raises(RolloutError):
             collect_episodes(name, "uniform", 2)
 
