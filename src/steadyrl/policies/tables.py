@@ -25,7 +25,7 @@ class TabularPolicy:
     @classmethod
     def of(cls, probabilities: Any) -> TabularPolicy:
         """Return the policy with these rows of probabilities."""
-        table = as_numbers("a policy array", probabilities, PolicyError)
+        table = as_numbers("policy [S, A]", probabilities, PolicyError)
         if table.ndim != 2 or not table.size or not (table >= 0).all() or np.abs(table.sum(axis=1) - 1).max() > 1e-9:
             raise PolicyError(
                 f"a policy array must be [S, A] with rows of probabilities that sum to one; got shape {table.shape}, "
