@@ -12,6 +12,7 @@ import io
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -19,11 +20,13 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import scipy.sparse
 import torch
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from scripted import Dice, same
 from steadyrl import Episodes, LearningProcess, Samples, collect_episodes, collect_samples, gallery
@@ -272,6 +275,19 @@ def _cached(number):
     return inner
 
 
+class Scaled:
+    """A decorator with a parameter, written as a class."""
+
+    def __init__(self, function, scale):
+        functools.update_wrapper(self, function)
+        self.scale = scale
+
+
+def _with_attribute(made, number):
+    made.number = number
+    return made
+
+
 def _class_inside(number):
     class Inner:
         size = number
@@ -288,6 +304,17 @@ def _class_inside(number):
         lambda n: _reading(_cached(n)),
         lambda n: _reading(collections.deque([n])),
         lambda n: _reading(torch.full((2,), float(n))),
+        lambda n: _reading(torch.full((2,), float(n), dtype=torch.bfloat16)),
+        lambda n: _reading(torch.full((2,), float(n)).to_sparse()),
+        lambda n: _reading(torch.full((2,), complex(0, n)).conj()),
+        lambda n: _reading(np.ma.array([1, 2], mask=[n == 1, False])),
+        lambda n: _reading(np.zeros(2, dtype=[(f"field_{n}", float)])),
+        lambda n: _reading(re.compile(f"room_{n}")),
+        lambda n: _reading(Scaled(len, n)),
+        lambda n: _with_attribute(functools.partial(dict), n),
+        lambda n: _with_attribute(lambda: 0, n),
+        lambda n: _class_with(property(None, _cached(n).__wrapped__)),
+        lambda n: functools.reduce(lambda made, _: functools.partial(dict, made), range(60), n),
         lambda n: _class_with(frozenset([n])),
         lambda n: _class_with(_class_inside(n)),
         lambda n: _class_with(Size(n)),
@@ -310,6 +337,45 @@ def test_what_a_factory_reads_from_a_module_of_ones_own_enters_its_fingerprint(t
     after = fingerprint(by_name), fingerprint(_reading(own.read))
     assert before[0] != after[0]
     assert before[1] != after[1]
+
+
+@pytest.mark.parametrize("first", [["__init__.py"], []])
+def test_what_a_factory_reads_from_modules_of_a_package_enters_its_fingerprint(tmp_path, monkeypatch, first):
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"own_folder_{len(first)}"
+    (tmp_path / name).mkdir()
+    for file in [*first, "settings.py"]:
+        (tmp_path / name / file).write_text(f"import {name}\nSPEED = 1")
+    settings = importlib.import_module(f"{name}.settings")
+    factory = eval("lambda: own.settings.SPEED", {"own": sys.modules[name], "__name__": "__main__"})
+    before = fingerprint(factory)
+    settings.SPEED = 2
+    assert fingerprint(factory) != before
+
+
+@pytest.mark.parametrize(
+    "environment", ["Edited-v0", lambda: gymnasium.make("Edited-v0"), functools.partial(gymnasium.make, "Edited-v0")]
+)
+def test_an_id_whose_class_or_registered_arguments_were_changed_is_another_environment(environment, monkeypatch):
+    def found(entry_point, **kwargs):
+        monkeypatch.setitem(gymnasium.registry, "Edited-v0", EnvSpec("Edited-v0", entry_point, kwargs=kwargs))
+        return collect_episodes(environment, "uniform", 2, backend="serial").provenance
+
+    class Edited(Dice):
+        pass
+
+    assert found(Dice) == found(Dice)
+    assert found(Dice) != found(Edited)
+    assert found(Dice, pause=0.0) != found(Dice, pause=1e-9)
+
+
+def test_a_factory_that_names_its_identity_is_taken_at_its_word():
+    def found(kind):
+        factory = functools.partial(kind)
+        factory.steadyrl_identity = "dice"
+        return collect_episodes(factory, "uniform", 2, backend="serial").provenance["environment_digest"]
+
+    assert found(Dice) == found(Wandering)
 
 
 class Wandering(Dice):

@@ -23,6 +23,7 @@ from steadyrl import Episodes, collect_episodes, diagnose
 from steadyrl.cli import commands
 from steadyrl.common.quiet import output_to_stderr
 from steadyrl.errors import EnvironmentRaisedError, EpisodeError, InvalidStepError, NonFiniteError, RolloutError
+from steadyrl.policies.networks import UniformPolicy
 from steadyrl.rollouts import planning
 
 HERE = str(Path(__file__).parent)
@@ -189,7 +190,9 @@ def test_a_constructor_that_raises_and_a_strange_id_are_named():
 
     with pytest.raises(RolloutError, match="ZeroDivisionError: no wheels while it was made"):
         collect_episodes(make, "uniform", 2)
-    for name in ("a:b:c-v0", "", ":", "-v0", "a/b/c-v0", "CartPole-v1:", "\x00-v1"):
+    with pytest.raises(RolloutError, match="one colon at most"):
+        collect_episodes("a:b:c-v0", "uniform", 2)
+    for name in ("", ":", "-v0", "a/b/c-v0", "CartPole-v1:", "\x00-v1"):
         with pytest.raises(RolloutError):
             collect_episodes(name, "uniform", 2)
 
@@ -263,6 +266,56 @@ def test_what_numpy_makes_of_numbers_and_flags_is_accepted(name, value):
     plain = collect_episodes(Dice, "uniform", 10, backend="serial")
     found = collect_episodes(partial(Odd, name, value), "uniform", 10, backend="serial") if name == "reward" else plain
     np.testing.assert_array_equal(found.returns, plain.returns)
+
+
+class Seen(Dice):
+    """Always returns the same observation."""
+
+    def __init__(self, space, observation):
+        super().__init__()
+        self.observation_space, self.seen = space, observation
+
+    def observe(self):
+        return self.seen
+
+
+ROOM = spaces.Dict(room=spaces.Discrete(3), at=spaces.Box(-1, 1, (2,)), wind=spaces.Box(-1, 1, (1,)))
+AT, WIND = np.zeros(2, np.float32), np.zeros(1, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("space", "observation", "words"),
+    [
+        (ROOM, {"room": -1, "at": AT, "wind": WIND}, r"-1, which is not in 0, \.\.\., 2"),
+        (ROOM, {"room": 1, "at": WIND, "wind": AT}, r"shape \(1,\)"),
+        (ROOM, {"room": 1, "at": ["1", "0"], "wind": WIND}, "not an array of numbers"),
+        (ROOM, {"room": 1, "at": np.ma.array(AT, mask=[True, False]), "wind": WIND}, "not an array of numbers"),
+        (ROOM, {"room": 1, "at": AT}, "lacks some of"),
+        (ROOM, AT, "lacks some of"),
+        (spaces.Tuple([ROOM["room"]]), (1, 1), "not a tuple of 1"),
+        (spaces.MultiDiscrete([3, 3]), np.array([4, 1]), "not in MultiDiscrete"),
+        (spaces.MultiDiscrete([3, 3]), np.array([-1, 1]), "not in MultiDiscrete"),
+        (spaces.MultiBinary(2), np.array([7, 0]), "not in MultiBinary"),
+    ],
+)
+def test_a_part_of_an_observation_outside_its_space_is_an_error(space, observation, words):
+    with pytest.raises(InvalidStepError, match=words):
+        collect_episodes(partial(Seen, space, observation), "uniform", 4, backend="serial")
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(-1.7e308, 1.7e308, (2,), np.float64),
+        spaces.Box(np.array([-1.7e308, 0.0]), np.array([1.7e308, np.inf]), dtype=np.float64),
+        spaces.Box(-np.inf, np.inf, (2,), np.int64),
+        spaces.Box(0, 2**64 - 1, (2,), np.uint64),
+    ],
+)
+def test_a_random_policy_draws_from_the_widest_boxes(space):
+    actions = UniformPolicy(space).act(np.zeros((1000, 1)), np.random.default_rng(0))
+    assert all(space.contains(action) for action in actions.astype(space.dtype))
+    assert 0.4 < (actions[:, 0] / 2 > space.low[0] / 4 + space.high[0] / 4).mean() < 0.6  # wrong once in 10^9
 
 
 def test_a_state_outside_its_space_is_an_error():

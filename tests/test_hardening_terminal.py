@@ -28,6 +28,7 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J\x1b[31m\x9b1m\x1bPq\x1b\\\r\x00\x7f\u202e"
 def test_text_from_outside_holds_nothing_that_a_terminal_obeys():
     assert clean(f"a{HOSTILE}b") == "ab"
     assert clean("line\n\ttabbed") == "line\n\ttabbed"
+    assert clean("Cart\u200bPole\u2060-\ufeffv\xad1") == "CartPole-v1", "no two names that look alike"
     assert clean_line("Walk-v0\nerror: forged") == "Walk-v0 error: forged"
     assert clean(os.fsdecode(b"caf\xe9.csv")) == "caf\ufffd.csv"
     assert clean("\x1b]0;never closed") == "0;never closed", "our own words after it must not be swallowed"

@@ -1,6 +1,7 @@
 """Episode lengths against the exact process: the phase distance bounds that of states, and by how much."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from steadyrl import (
     EpisodeLengths,
     Perturbation,
     average_episode_length,
+    bootstrap,
     distances,
     period,
     perturb,
@@ -20,6 +22,7 @@ from steadyrl import (
 )
 from steadyrl.errors import LengthsError, MixingTimeError, ToleranceError
 from steadyrl.exact import gallery, time_limits
+from steadyrl.lengths.mixing import block_size, raw_mixing_time
 from steadyrl.lengths.renewal import start_sequence
 
 
@@ -180,6 +183,21 @@ def test_censoring_removes_the_bias_of_finished_episodes():
 def test_bad_lengths_are_refused_with_the_value(make, words):
     with pytest.raises(LengthsError, match=words):
         make()
+
+
+def test_a_tolerance_below_rounding_is_refused():
+    lengths = EpisodeLengths.from_gymnasium([2, 3, 4, 9, 9])
+    for search in (phase_mixing_time, partial(bootstrap, episodes=5, rng=np.random.default_rng(0))):
+        with pytest.raises(ToleranceError, match="are rounding"):
+            search(lengths, tolerance=1e-17)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_search_for_a_mixing_time_has_an_end_where_rounding_hides_the_crossing(seed):
+    lengths = EpisodeLengths.from_gymnasium(np.random.default_rng(seed).choice([2, 3, 4, 9], 5))
+    ends = renewal_sequence(lengths, block_size(lengths.longest))
+    found = raw_mixing_time(lengths.probabilities, ends, 1e-17, 6000)
+    assert found == math.inf or found <= 6000
 
 
 def test_a_mixing_time_beyond_the_longest_is_given_up():

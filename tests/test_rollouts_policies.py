@@ -109,3 +109,16 @@ def test_the_safetensors_library_reads_what_is_written(tmp_path):
     tensors, metadata = read_safetensors(path)
     np.testing.assert_array_equal(tensors["w"], np.ones((2, 2)))
     assert metadata == {"kind": "other"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (np.ma.array(np.full((16, 4), 0.25), mask=np.eye(16, 4)), "masked array"),
+        ([["0.25"] * 4] * 16, "real numbers"),
+        (type("Forgetful", (), {"act": lambda self, observations: observations})(), r"act\(observations, rng\)"),
+    ],
+)
+def test_policies_that_would_be_misread_are_refused(policy, words):
+    with pytest.raises(PolicyError, match=words):
+        collect_episodes("FrozenLake-v1", policy, 3, backend="serial")

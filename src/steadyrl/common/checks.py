@@ -20,12 +20,17 @@ from steadyrl.errors import RolloutError, SteadyrlError, ToleranceError
 Array = NDArray[np.float64]
 
 LARGEST = 2**63 - 1
+"""The largest whole number that arrays of 64-bit integers can hold."""
+
 MOST_STEPS = MOST_ENVS = 10**8
 """Bounds of what is kept in memory for each step, or each environment."""
-"""The largest whole number that arrays of 64-bit integers can hold."""
 
 SUM_TOLERANCE = 1e-6
 """How far the sum of a distribution may be from one: single precision is common."""
+
+
+SMALLEST_TOLERANCE = 1e-12
+"""The smallest distance that double precision tells from 0, with a margin: it comes to rest near 1e-15."""
 
 
 def shown(value: Any, most: int = 80) -> str:
@@ -93,6 +98,11 @@ def check_tolerance(tolerance: Any) -> float:
         raise ToleranceError(
             f"tolerance is {shown(tolerance)}; it must be a distance (total variation) above 0 and at most 1, as in "
             "0.01"
+        )
+    if tolerance < SMALLEST_TOLERANCE:
+        raise ToleranceError(
+            f"tolerance is {shown(tolerance)}; distances below {SMALLEST_TOLERANCE:g} are rounding, so it would never "
+            "be reached; give a larger one, as in 0.01"
         )
     return float(tolerance)
 

@@ -11,8 +11,10 @@ Where content does not say it all (a simulator behind a handle, state that chang
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import hashlib
+import io
 import sys
 import sysconfig
 import types
@@ -23,7 +25,7 @@ from typing import Any
 import numpy as np
 
 _SCALARS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented))
-_DEEPEST = 100
+_DEEPEST = 250
 _OF_EVERY_CLASS = (
     "__module__",
     "__doc__",
@@ -102,9 +104,11 @@ def _digest(value: Any, known: dict[int, tuple[bytes, Any]], within: list[int]) 
 def _children(value: Any) -> Iterator[Any]:
     """Yield what a value is made of, in an order that does not depend on hashes."""
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        yield from (value.dtype.str, value.shape, np.ascontiguousarray(value).tobytes())
+        yield from (_kind_of(value.dtype), value.shape, np.ascontiguousarray(value).tobytes())
+        if isinstance(value, np.ma.MaskedArray):
+            yield np.ma.getmaskarray(value)
     elif isinstance(value, np.generic):
-        yield from (value.dtype.str, value.tobytes())
+        yield from (_kind_of(value.dtype), value.tobytes())
     elif isinstance(value, types.ModuleType):
         yield value.__name__
     elif isinstance(value, type):
@@ -123,7 +127,9 @@ def _children(value: Any) -> Iterator[Any]:
         yield from _of_cell(value)
     elif isinstance(value, functools.partial):
         yield from (value.func, value.args, value.keywords)
-    elif callable(getattr(value, "__wrapped__", None)):  # a cached function
+        if vars(value):
+            yield vars(value)
+    elif callable(getattr(value, "__wrapped__", None)) and not is_own(type(value).__module__):  # a cached function
         yield from (type(value).__qualname__, value.__wrapped__)
     elif isinstance(value, set | frozenset):
         yield sorted(map(fingerprint, value))
@@ -132,9 +138,24 @@ def _children(value: Any) -> Iterator[Any]:
     elif type(value) in (dict, types.MappingProxyType):
         yield from _of_mapping(value)
     elif callable(getattr(value, "detach", None)) and callable(getattr(value, "numpy", None)):  # a tensor
-        yield np.asarray(value.detach().cpu().numpy())
+        yield from _of_tensor(value)
     else:
         yield from _of_object(value)
+
+
+def _kind_of(dtype: np.dtype[Any]) -> str:
+    return dtype.str if dtype.names is None else str(dtype)  # of fields, `str` has the names too
+
+
+def _of_tensor(value: Any) -> Iterator[Any]:
+    """Yield a tensor's values, or the bytes of its file where numpy has no such type: bfloat16, sparse, quantised."""
+    plain = value.detach().cpu()
+    try:
+        yield np.asarray(plain.numpy())
+    except (TypeError, RuntimeError):
+        file = io.BytesIO()
+        sys.modules["torch"].save(plain, file)
+        yield file.getvalue()
 
 
 def _of_mapping(value: Mapping[Any, Any]) -> Iterator[Any]:
@@ -148,22 +169,30 @@ def _of_function(function: types.FunctionType) -> Iterator[Any]:
     """Yield a function's code, the values that it was made with, and what it reads from its module."""
     yield from (function.__module__, function.__qualname__, function.__code__)
     yield from (function.__defaults__, function.__kwdefaults__, function.__closure__)
+    if vars(function):
+        yield vars(function)
     names = sorted(set(_names(function.__code__)))
     for name in names:
         if name in function.__globals__:
             yield from (name, *_read(function.__globals__[name], names))
 
 
-def _read(value: Any, names: list[str]) -> Iterator[Any]:
-    """Yield what a function sees that reads a value: of libraries, which have versions, the name alone."""
+def _read(value: Any, names: list[str], within: tuple[str, ...] = ()) -> Iterator[Any]:
+    """Yield what a function sees that reads a value: of libraries, which have versions, the name alone.
+
+    Args:
+        value: what is read.
+        names: all names that the function reads, some of them from modules.
+        within: names of the modules that this one was read from, since modules of a package know each other.
+    """
     if isinstance(value, types.FunctionType | type):
         yield value if is_own(value.__module__) else readable_name(value)
     elif isinstance(value, types.ModuleType):
         yield value.__name__
-        if is_own(value.__name__):
+        if is_own(value.__name__) and value.__name__ not in within:
             for name in names:
-                if name in vars(value) and not isinstance(vars(value)[name], types.ModuleType):
-                    yield from (name, *_read(vars(value)[name], names))
+                if name in vars(value):
+                    yield from (name, *_read(vars(value)[name], names, (*within, value.__name__)))
     else:
         yield value
 
@@ -175,7 +204,7 @@ def _of_class(kind: type) -> Iterator[Any]:
         yield kind.__bases__
         for name, part in sorted(vars(kind).items()):
             part = getattr(part, "__func__", part)  # what a staticmethod or a classmethod wraps
-            part = part.fget if isinstance(part, property) else part
+            part = (part.fget, part.fset, part.fdel) if isinstance(part, property) else part
             if name not in _OF_EVERY_CLASS and not isinstance(part, _SLOTS):
                 yield from (name, *_read(part, []))
 
@@ -197,14 +226,15 @@ def _of_object(value: Any) -> Iterator[Any]:
     """Yield an object's class and its state as pickle sees it; of what has no state that can be seen, the class."""
     yield type(value)
     try:
-        reduced = value.__reduce_ex__(4)
+        reducer = copyreg.dispatch_table.get(type(value))  # of a compiled regular expression, for one
+        reduced: Any = value.__reduce_ex__(4) if reducer is None else reducer(value)
     except Exception:  # a handle, a lock, a generator: nothing to be seen from outside
         yield vars(value) if hasattr(value, "__dict__") else "opaque"
         return
     if isinstance(reduced, str):
         yield reduced
         return
-    yield reduced[0] if not isinstance(reduced[0], types.BuiltinFunctionType) else reduced[0].__qualname__
+    yield from _read(reduced[0], [])
     yield from (reduced[1], reduced[2] if len(reduced) > 2 else None)
     for items in reduced[3:5]:
         yield None if items is None else list(items)
@@ -223,7 +253,7 @@ def is_own(module: str | None) -> bool:
     if module in ("__main__", "__mp_main__"):
         return True
     found = sys.modules.get(module or "")
-    file = getattr(found, "__file__", None)
+    file = getattr(found, "__file__", None) or next(iter(getattr(found, "__path__", ())), None)
     if file is None or (module or "").split(".")[0] == "steadyrl":
         return False
     path = Path(file)

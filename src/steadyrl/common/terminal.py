@@ -1,9 +1,9 @@
 """Text on a terminal: whatever came from outside is shown as text and controls nothing.
 
 Environment ids, file names, the content of files and other libraries' messages may hold escape sequences that set the
-window's title or clear the screen, control characters, marks that reverse the reading direction, or what rich would
-take for markup (`[bold]`, `:x:`). `clean` removes the former; a `console` made here never interprets the latter. Styles
-are given as rich `Text`, never as markup.
+window's title or clear the screen, control characters, marks that reverse the reading direction or have no width, or
+what rich would take for markup (`[bold]`, `:x:`). `clean` removes the former; a `console` made here never interprets
+the latter. Styles are given as rich `Text`, never as markup.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _SEQUENCES = re.compile(
     r"|\x1b[ -/]*[0-~]"  # all others, two characters or a few
 )
 _DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-_CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0), *_DIRECTIONS) if chr(code) not in "\n\t"}
+_INVISIBLE = (0x00AD, 0x200B, 0x2060, 0xFEFF)  # with them, two different names look alike
+_CONTROLS = {
+    code: None for code in (*range(0x20), *range(0x7F, 0xA0), *_DIRECTIONS, *_INVISIBLE) if chr(code) not in "\n\t"
+}
 _SEPARATORS = {0x2028: " ", 0x2029: " "}
 _UNPRINTABLE = {**_CONTROLS, **_SEPARATORS}
 _SURROGATES = re.compile("[\ud800-\udfff]")

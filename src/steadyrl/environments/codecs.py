@@ -16,7 +16,7 @@ from gymnasium import spaces
 from gymnasium.spaces import utils
 from numpy.typing import NDArray
 
-from steadyrl.environments.returned import as_observation, as_state
+from steadyrl.environments.returned import as_observation, as_parts, as_state
 from steadyrl.errors import PolicyError, RolloutError
 
 Array = NDArray[np.float64]
@@ -74,7 +74,7 @@ class ObservationCodec:
         size = (self.size,)
 
         def write_any(row: Array, observation: Any) -> None:
-            row[:] = as_observation(utils.flatten(space, observation), size)
+            row[:] = as_observation(utils.flatten(space, as_parts(space, observation)), size)
 
         return write_any
 

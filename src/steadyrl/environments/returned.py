@@ -1,16 +1,18 @@
 """Checks of what an environment returns, each cheap enough for every step.
 
 numpy would turn the text "1.5" into a reward, spread a single number over a whole observation, and take the text
-"False" for true. All of these are refused with `InvalidValueError`, which says what was returned and what it should
-have been.
+"False" for true; Gymnasium takes -1 for the last number of a Discrete inside a Dict. All of these are refused with
+`InvalidValueError`, which says what was returned and what it should have been.
 """
 
 from __future__ import annotations
 
 import numbers
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from steadyrl.common.checks import shown
 
@@ -81,6 +83,37 @@ def as_state(value: Any, start: int, size: int) -> int:
     if not 0 <= number < size:
         raise InvalidValueError(f"the observation {int(array)}, which is not in {start}, ..., {start + size - 1}")
     return number
+
+
+def as_parts(space: Any, value: Any) -> Any:
+    """Return an observation that is not a plain Box or Discrete, with each of its parts checked.
+
+    Gymnasium's `flatten` looks at none of this: it takes -1 for the last of a Discrete, a number too large for one of
+    the next part's, and parts of other shapes as long as the total fits.
+    """
+    if isinstance(space, spaces.Dict):
+        if not isinstance(value, Mapping) or not set(space.spaces) <= set(value):
+            raise InvalidValueError(f"the observation {shown(value)}, which lacks some of {list(space.spaces)}")
+        return {key: as_parts(part, value[key]) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
+            raise InvalidValueError(f"the observation {shown(value)}, which is not a tuple of {len(space.spaces)}")
+        return tuple(as_parts(part, found) for part, found in zip(space.spaces, value, strict=True))
+    if isinstance(space, spaces.Discrete):
+        return as_state(value, int(space.start), int(space.n)) + int(space.start)
+    if isinstance(space, spaces.Box):
+        return as_observation(value, space.shape)
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        return _as_choices(space, as_observation(value, space.shape))
+    return value
+
+
+def _as_choices(space: Any, numbers: Any) -> Any:
+    """Return the numbers of a MultiDiscrete or MultiBinary observation, each of which must be one of its choices."""
+    first, count = getattr(space, "start", 0), getattr(space, "nvec", 2)
+    if not ((numbers >= first) & (numbers < first + count) & (numbers == np.floor(numbers))).all():
+        raise InvalidValueError(f"the observation {shown(numbers)}, which is not in {space}")
+    return numbers.astype(space.dtype)
 
 
 def _as_array(value: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -64,6 +64,16 @@ class Source:
             )
         return env
 
+    def described(self, description: Description) -> Source:
+        """Return the source with what its environment was found to be made of in its digest.
+
+        A factory that names its identity (`steadyrl_identity`) is taken at its word.
+        """
+        named = isinstance(getattr(self.factory, "steadyrl_identity", None), str)
+        if named or not description.content:
+            return self
+        return replace(self, digest=fingerprint((self.digest, description.content)))
+
 
 @dataclass(frozen=True)
 class Description:
@@ -76,8 +86,8 @@ class Description:
     """Observations and rewards of every episode if all episodes are the same (StateSweep-v0), or None."""
     module: str
     """The module in which the environment's class is defined."""
-    digest: str = ""
-    """The source's digest; where a name stands for code of the user's own, a fingerprint of that code."""
+    content: str
+    """Fingerprint of its classes that are not an installed package's, and of what it was registered with; or ""."""
 
 
 def as_source(environment: Any, make_arguments: Mapping[str, Any] | None = None) -> Source:
@@ -118,25 +128,28 @@ def describe(source: Source) -> Description:
         limit = getattr(env.unwrapped, "max_episode_steps", None) if env.spec is None else env.spec.max_episode_steps
         fixed = getattr(env.unwrapped, "fixed_episode", None)
         episode = None if fixed is None else fixed()
-        module, digest = type(env.unwrapped).__module__, _own_code(env) or source.digest
-        return Description(env.observation_space, env.action_space, limit, episode, module, digest)
+        module, content = type(env.unwrapped).__module__, _content(env, source)
+        return Description(env.observation_space, env.action_space, limit, episode, module, content)
     finally:
         close_quietly(env)
 
 
-def _own_code(env: Any) -> str:
-    """Return a fingerprint of what a name in Gymnasium's registry stands for, if that is code of the user's own.
+def _content(env: Any, source: Source) -> str:
+    """Return a fingerprint of what no name and no version tells of an environment; "" if there is nothing of the kind.
 
-    An installed package has a version, which is recorded. A file beside the script has none, and may be edited between
-    a run and the next.
+    An id, or a function that calls gymnasium.make or imports a module when it is called, stays the same when the class
+    behind it is edited, or is registered with other arguments.
     """
-    if env.spec is None:
-        return ""
-    entry = env.spec.entry_point
+    layers = [env]
+    while isinstance(layers[-1], gymnasium.Wrapper):
+        layers.append(layers[-1].env)
+    entry = None if env.spec is None else env.spec.entry_point
     entry = load_env_creator(entry) if isinstance(entry, str) else entry
-    parts = (entry, type(env.unwrapped))
-    own = any(is_own(getattr(part, "__module__", None)) for part in parts)
-    return fingerprint([env.spec, *parts]) if own else ""
+    makers = [entry, *map(type, layers)]
+    kinds = [maker for maker in makers if is_own(getattr(maker, "__module__", None))]
+    registered = {} if env.spec is None else env.spec.kwargs
+    arguments = {key: value for key, value in registered.items() if key not in source.arguments}
+    return fingerprint((kinds, arguments)) if kinds or arguments else ""
 
 
 def close_quietly(env: Any) -> None:
@@ -151,6 +164,11 @@ def close_quietly(env: Any) -> None:
 
 def _make(id_or_spec: Any, arguments: Mapping[str, Any]) -> Any:
     name = id_or_spec if isinstance(id_or_spec, str) else id_or_spec.id
+    if isinstance(id_or_spec, str) and name.count(":") > 1:
+        raise RolloutError(
+            f"Gymnasium cannot make {shown(name, 300)}: an id has one colon at most, between the package that "
+            "registers the environment and its name, as in 'package:Name-v0'"
+        )
     if isinstance(id_or_spec, str) and name.split("/")[-1].split("-v")[0].endswith("BulletEnv") and ":" not in name:
         _import_bullet()
     try:

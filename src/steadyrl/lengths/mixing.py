@@ -117,8 +117,8 @@ class _Search:
             further = _jump(residual, window)
             if self._distance(further) >= self.tolerance:
                 reached, window = reached + step, further
-        found = None
-        while found is None:  # less than the smallest jump is left
+        found, last = None, reached + jumps[0][0]
+        while found is None and reached <= last:  # less than the smallest jump is left, but for rounding
             window = self._advance(window[-self.n - 1 : -1])
             found = self._first_below(window, reached)
             reached += self.block

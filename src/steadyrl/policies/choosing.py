@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +60,7 @@ def resolve_policy(
     if foreign is not None:
         return foreign
     if callable(getattr(policy, "act", None)):
+        _require_act(policy)
         chosen: Policy = policy
         return chosen, type(policy).__qualname__
     raise PolicyError(
@@ -66,6 +68,21 @@ def resolve_policy(
         "module, a function of observations, an array [S, A] for a finite process, or an object with "
         "act(observations, rng)"
     )
+
+
+def _require_act(policy: Any) -> None:
+    """Raise PolicyError if a policy's act cannot be called with observations and a random generator."""
+    try:
+        signature = inspect.signature(policy.act)
+    except (TypeError, ValueError):  # it was compiled, and does not say what it takes
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise PolicyError(
+            f"the policy {type(policy).__qualname__} has act{signature}, which cannot be called as act(observations, "
+            f"rng) ({error}); give it these two arguments: a batch of observations and a numpy random generator"
+        ) from error
 
 
 def _as_tabular(table: Any, observations: ObservationCodec, actions: ActionCodec) -> TabularPolicy:

@@ -57,10 +57,11 @@ class UniformPolicy:
             start = getattr(space, "start", np.zeros_like(space.nvec))
             return rng.integers(start, start + space.nvec, (batch, *space.shape))
         if space.dtype.kind in "iu":
-            high = space.high.astype(np.int64) + 1
-            return rng.integers(space.low.astype(np.int64), high, (batch, *space.shape))
+            kind: Any = np.uint64 if space.dtype == np.uint64 else np.int64
+            low, high = space.low.astype(kind), space.high.astype(kind)
+            return rng.integers(low, high, (batch, *space.shape), dtype=kind, endpoint=True)
         if space.is_bounded():
-            return rng.uniform(space.low, space.high, (batch, *space.shape))
+            return _between(space.low, space.high, (batch, *space.shape), rng)
         return self._unbounded(batch, rng)
 
     def _unbounded(self, batch: int, rng: np.random.Generator) -> Array:
@@ -72,7 +73,15 @@ class UniformPolicy:
         values = np.where(above & ~below, space.high - tail, values)
         both = below & above
         low, high = np.where(both, space.low, 0.0), np.where(both, space.high, 1.0)
-        return np.where(both, rng.uniform(low, high, shape), values)
+        return np.where(both, _between(low, high, shape, rng), values)
+
+
+def _between(low: Array, high: Array, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Return uniform draws; bounds whose difference is no longer a number (1e308 and -1e308) are halved meanwhile."""
+    low, high = np.asarray(low, dtype=float), np.asarray(high, dtype=float)
+    with np.errstate(over="ignore"):
+        scale = np.where(np.isfinite(high - low), 1.0, 2.0)
+    return np.asarray(scale * rng.uniform(low / scale, high / scale, shape))
 
 
 @dataclass(frozen=True)

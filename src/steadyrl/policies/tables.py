@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steadyrl.common.checks import as_numbers
 from steadyrl.errors import PolicyError
 
 Array = NDArray[np.float64]
@@ -24,10 +25,7 @@ class TabularPolicy:
     @classmethod
     def of(cls, probabilities: Any) -> TabularPolicy:
         """Return the policy with these rows of probabilities."""
-        try:
-            table = np.asarray(probabilities, dtype=float)
-        except (ValueError, TypeError) as error:
-            raise PolicyError(f"a policy array must be [S, A], of numbers ({error})") from error
+        table = as_numbers("policy [S, A]", probabilities, PolicyError)
         if table.ndim != 2 or not table.size or not (table >= 0).all() or np.abs(table.sum(axis=1) - 1).max() > 1e-9:
             raise PolicyError(
                 f"a policy array must be [S, A] with rows of probabilities that sum to one; got shape {table.shape}, "

@@ -93,7 +93,7 @@ def make_plan(environment: Any, policy: Any, work: Work, options: Options) -> Pl
     """Check everything that can be checked before anything is run."""
     source = as_source(environment, options.make_arguments)
     description = describe(source)
-    source = replace(source, digest=description.digest)
+    source = source.described(description)
     backend, reason, against = _choose(source, description, work.total, options, None)
     family: Literal["gymnasium", "envpool"] = "envpool" if backend == "envpool" else "gymnasium"
     observations, actions = observation_codec(description.observation_space), action_codec(description.action_space)

@@ -15,7 +15,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TextIO
@@ -150,9 +150,9 @@ class Run:
         at_the_end: contextlib.ExitStack,
     ) -> None:
         self._at_the_end = at_the_end
-        self.source = as_source(environment, make_arguments)
-        description = describe(self.source)
-        self.source = replace(self.source, digest=description.digest)
+        source = as_source(environment, make_arguments)
+        description = describe(source)
+        self.source = source.described(description)
         self.settings = resolved = settings.resolved(continuous=isinstance(description.action_space, spaces.Box))
         observations, actions = observation_codec(description.observation_space), action_codec(description.action_space)
         begin = None if policy is None else load_policy(policy, observations, actions)
