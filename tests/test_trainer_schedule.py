@@ -131,3 +131,10 @@ def test_the_committed_table_follows_from_its_settings(tmp_path):
     assert committed["reset_before_an_end"] == sum(found.reset_before_an_end for found in tasks.values()) == 40
     plot_schedules(tasks, tmp_path / "again.svg")
     assert (tmp_path / "again.svg").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("resets", [0, 10])
+def test_a_run_that_is_shorter_than_an_episode_is_not_told_to_stagger(resets):
+    message = TrainerSchedule(10_000, 100, 1000, batch_size=100, num_minibatches=1, num_resets_per_eval=resets).message
+    assert "The whole run has 100 steps of each environment, less than an episode" in message
+    assert "stagger the" not in message.lower()

@@ -82,7 +82,7 @@ def audit_config(
 
 def _schedules(tasks: list[str], numbers: dict[str, int]) -> dict[str, TrainerSchedule]:
     if tasks:
-        found = playground_schedules([] if tasks == ["all"] else tasks)
+        found = playground_schedules([] if "all" in tasks else tasks)
         return {name: from_config(asdict(schedule) | numbers) for name, schedule in found}
     missing = [name for name in ("num_timesteps", "num_envs", "episode_length") if name not in numbers]
     if missing:

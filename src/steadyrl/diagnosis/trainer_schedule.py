@@ -125,7 +125,12 @@ class TrainerSchedule:
             found.append(
                 f"An update has {update:,} steps of each environment: in lockstep, {update / episode:.1%} of the ages."
             )
-        if self.reset_before_an_end:
+        if self.run_steps < episode:
+            found.append(
+                f"The whole run has {self.run_steps:,} steps of each environment, less than an episode, and no "
+                "staggering mends that: use fewer environments, or more timesteps."
+            )
+        elif self.reset_before_an_end:
             found.append(
                 "Set num_resets_per_eval=0, and stagger the episodes instead "
                 "(steadyrl.integrations.jax.brax.stagger_wrap_fn)."
