@@ -26,12 +26,12 @@ import pytest
 import scipy.sparse
 import torch
 from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, WrapperSpec
 
 from scripted import Dice, same
 from steadyrl import Episodes, LearningProcess, Samples, collect_episodes, collect_samples, gallery
 from steadyrl.common import files, storage
-from steadyrl.common.identity import fingerprint, readable_name
+from steadyrl.common.identity import content_text, fingerprint, readable_name
 from steadyrl.common.storage import array_digest, load_arrays, locked, save_arrays, write_atomically, written_atomically
 from steadyrl.environments.codecs import action_codec, observation_codec
 from steadyrl.errors import FileFormatError, ProcessError, RolloutError, TrainingError
@@ -367,6 +367,87 @@ def test_an_id_whose_class_or_registered_arguments_were_changed_is_another_envir
     assert found(Dice) == found(Dice)
     assert found(Dice) != found(Edited)
     assert found(Dice, pause=0.0) != found(Dice, pause=1e-9)
+
+
+@pytest.mark.parametrize("name", ["max_episode_steps", "scale"])
+def test_an_id_that_was_registered_anew_with_another_limit_or_wrapper_is_another_environment(name, monkeypatch):
+    def found(value):
+        kwargs = {"min_reward": -1.0, "max_reward": value if name == "scale" else 1.0}
+        wrapper = WrapperSpec("ClipReward", "gymnasium.wrappers:ClipReward", kwargs)
+        limit = value if name == "max_episode_steps" else 50
+        spec = EnvSpec("Anew-v0", Dice, additional_wrappers=(wrapper,), max_episode_steps=limit)
+        monkeypatch.setitem(gymnasium.registry, "Anew-v0", spec)
+        made = collect_episodes("Anew-v0", "uniform", 2, backend="serial", max_episode_steps=100)
+        return made.provenance["environment_digest"]
+
+    assert found(60) == found(60) != found(70)
+
+
+CAR = """
+SPEED = 1
+class Car:
+    wheels = {"front", "rear"}
+    def drive(self): return SPEED * SPEED_LIMIT
+def tuned(): return Car()
+def factory(): return tuned()
+"""
+
+
+def test_a_script_is_the_same_however_it_is_run_and_another_when_it_was_edited(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_script.py").write_text(CAR)
+    imported = fingerprint(importlib.import_module("own_script").factory)
+    for name in ({"__name__": "__main__"}, {"__name__": "a notebook"}, {}):  # run, exec with a name, exec without one
+        before, edited = dict(name), dict(name)
+        exec(CAR, before)
+        exec(CAR.replace("SPEED * SPEED", "SPEED + SPEED"), edited)
+        assert fingerprint(before["factory"]) == imported
+        assert fingerprint(edited["factory"]) != imported
+
+
+class Place:
+    """A place that knows its neighbours, in no order."""
+
+    def __init__(self, name, kind):
+        self.name, self.near = name, kind()
+
+
+def _grid(side, kind, name=0):
+    places = {(i, j): Place((i, j), kind) for i in range(side) for j in range(side)}
+    for (i, j), place in places.items():
+        around = [places.get(at) for at in ((i + 1, j), (i - 1, j), (i, j + 1), (i, j - 1))]
+        place.near = kind((other, 1) if kind is dict else other for other in around if other is not None)
+    places[side - 1, side - 1].name = name
+    return places
+
+
+@pytest.mark.parametrize("kind", [set, frozenset, dict])
+def test_places_that_know_each_other_without_order_have_a_fingerprint(kind):
+    found = {fingerprint(_grid(6, kind)) for _ in range(5)}  # at other addresses, so in another order, each time
+    assert len(found) == 1
+    assert fingerprint(_grid(6, kind, name=1)) not in found
+
+
+def test_arguments_are_told_apart_by_content_and_not_by_the_order_of_a_set():
+    def around(values):
+        return content_text(np.concatenate([np.zeros(2000), values, np.zeros(2000)]))
+
+    assert around([1]) == around([1]) != around([2])  # a repr leaves out the middle
+    names = [f"name {i}" for i in range(50)]
+    assert content_text({"a": set(names)}) == content_text({"a": {*names[::-1]}})
+    assert content_text([1, "a", {"b": np.float64(2)}]) == repr([1, "a", {"b": np.float64(2)}])
+    assert "0x" not in content_text({"f": lambda: 0})
+
+
+def test_neither_file_nor_command_has_an_address_of_an_argument(monkeypatch):
+    class Told(Dice):
+        def __init__(self, told):
+            super().__init__()
+
+    monkeypatch.setitem(gymnasium.registry, "Told-v0", EnvSpec("Told-v0", Told))
+    arguments = {"told": lambda: 0}
+    found = collect_episodes("Told-v0", "uniform", 2, backend="serial", make_arguments=arguments).provenance
+    assert "0x" not in json.dumps(found)
 
 
 def test_a_factory_that_names_its_identity_is_taken_at_its_word():

@@ -19,10 +19,18 @@ import pytest
 from gymnasium import spaces
 
 from scripted import Dice, Faulty, same
-from steadyrl import Episodes, collect_episodes, diagnose
+from steadyrl import Episodes, Settings, collect_episodes, collect_samples, diagnose, evaluate, train
 from steadyrl.cli import commands
 from steadyrl.common.quiet import output_to_stderr
-from steadyrl.errors import EnvironmentRaisedError, EpisodeError, InvalidStepError, NonFiniteError, RolloutError
+from steadyrl.errors import (
+    EnvironmentRaisedError,
+    EpisodeError,
+    InvalidStepError,
+    NonFiniteError,
+    PolicyError,
+    RolloutError,
+    TrainingError,
+)
 from steadyrl.policies.networks import UniformPolicy
 from steadyrl.rollouts import planning
 
@@ -280,6 +288,7 @@ class Seen(Dice):
 
 
 ROOM = spaces.Dict(room=spaces.Discrete(3), at=spaces.Box(-1, 1, (2,)), wind=spaces.Box(-1, 1, (1,)))
+PIXELS = spaces.Box(0, 255, (2,), np.uint8)
 AT, WIND = np.zeros(2, np.float32), np.zeros(1, np.float32)
 
 
@@ -296,11 +305,98 @@ AT, WIND = np.zeros(2, np.float32), np.zeros(1, np.float32)
         (spaces.MultiDiscrete([3, 3]), np.array([4, 1]), "not in MultiDiscrete"),
         (spaces.MultiDiscrete([3, 3]), np.array([-1, 1]), "not in MultiDiscrete"),
         (spaces.MultiBinary(2), np.array([7, 0]), "not in MultiBinary"),
+        (PIXELS, np.array([0, 300]), "uint8: whole numbers from 0 to 255"),
+        (PIXELS, [0, -1], "uint8: whole numbers from 0 to 255"),
+        (PIXELS, np.array([0.5, 0.0]), "uint8: whole numbers from 0 to 255"),
+        (spaces.Dict(at=spaces.Box(-1, 1, (2,)), seen=PIXELS), {"at": AT, "seen": np.array([0, 300])}, "uint8"),
     ],
 )
 def test_a_part_of_an_observation_outside_its_space_is_an_error(space, observation, words):
+    environment = partial(Seen, space, observation)
     with pytest.raises(InvalidStepError, match=words):
-        collect_episodes(partial(Seen, space, observation), "uniform", 4, backend="serial")
+        collect_episodes(environment, "uniform", 4, backend="serial")
+    with pytest.raises(RolloutError, match=words):
+        evaluate(environment, "uniform", steps=20, num_envs=2, backend="serial")
+    with pytest.raises(TrainingError, match=words):
+        train(environment, Settings(updates=1, num_envs=2, n_steps=4, backend="serial"))
+
+
+def test_a_step_with_pixels_that_fit_no_pixel_is_an_error_though_earlier_ones_fit():
+    class Bright(Dice):
+        def __init__(self):
+            super().__init__()
+            self.observation_space = PIXELS
+
+        def observe(self):
+            return np.array([100 * self.steps, 0])  # int64, where the space has uint8
+
+    with pytest.raises(InvalidStepError, match="uint8"):
+        collect_episodes(Bright, "uniform", 4, backend="serial")
+
+
+def test_pixels_in_another_type_are_accepted_where_they_fit():
+    environment = partial(Seen, PIXELS, [7, 255])
+    assert collect_samples(environment, "uniform", 2, [1], backend="serial").observations.tolist() == [[[7, 255]]] * 2
+    assert train(environment, Settings(updates=1, num_envs=2, n_steps=4, backend="serial")).updates == 1
+
+
+def test_a_sample_that_is_infinite_in_the_type_of_its_space_is_an_error():
+    with pytest.raises(NonFiniteError, match=r"1e\+39.*infinite in float32"):
+        collect_samples(partial(Seen, ROOM["at"], np.array([0, 1e39])), "uniform", 2, [2], backend="serial")
+
+
+class Turning:
+    """Acts as the first function says twice, and then as the second one."""
+
+    def __init__(self, first, then):
+        self.first, self.then, self.calls = first, then, 0
+
+    def act(self, observations, rng):
+        self.calls += 1
+        return (self.first if self.calls < 3 else self.then)(len(observations))
+
+
+class Steered(Dice):
+    """Takes two numbers as an action."""
+
+    def __init__(self):
+        super().__init__()
+        self.action_space = spaces.Box(-1, 1, (2,))
+
+
+@pytest.mark.parametrize(
+    ("environment", "first", "then", "words"),
+    [
+        (Dice, lambda n: np.zeros(n, int), lambda n: np.ma.array(np.zeros(n, int), mask=True), "masked"),
+        (Dice, lambda n: np.zeros(n, int), lambda n: np.zeros(1, int), r"shape \(1,\)"),
+        (Dice, lambda n: np.zeros(n, int), lambda n: 0, r"shape \(\)"),
+        (Dice, lambda n: np.zeros(n, int), lambda n: np.full(n, 0.5), "whole numbers"),
+        (Dice, lambda n: np.zeros(n, int), lambda n: np.full(n, -1), "action -1"),
+        (Dice, lambda n: np.zeros(n, int), lambda n: np.full(n, 2), "action 2"),
+        (Steered, lambda n: np.zeros((n, 2)), lambda n: np.full((n, 2), np.nan), "not finite"),
+        (Steered, lambda n: np.zeros((n, 2)), lambda n: np.full((n, 2), "1"), "type <U1"),
+    ],
+)
+def test_every_action_of_a_policy_is_looked_at_not_only_the_first(environment, first, then, words):
+    with pytest.raises(PolicyError, match=words):
+        collect_episodes(environment, Turning(first, then), 4, backend="serial")
+    with pytest.raises(PolicyError, match=words):
+        evaluate(environment, Turning(first, then), steps=40, num_envs=4, backend="serial")
+
+
+def test_actions_are_recorded_as_they_were_sent_though_the_first_were_whole():
+    policy = Turning(lambda n: np.zeros((n, 2), int), lambda n: np.full((n, 2), 0.5))
+    found = collect_episodes(Steered, policy, 4, backend="serial", trajectories=True)
+    assert set(found.trajectories.actions.ravel()) == {0.0, 0.5}
+
+
+def test_an_action_that_nobody_takes_may_be_anything():
+    def act(observations, rng):  # nan for the observation 0 of a copy that has no episode left to run
+        with np.errstate(invalid="ignore"):
+            return observations / np.abs(observations)
+
+    policy = type("Dividing", (), {"act": staticmethod(act)})()
+    assert len(collect_episodes(Steered, policy, 30, backend="serial")) == 30
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from steadyrl import EpisodeLengths, Perturbation, collect_episodes, errors, phase_distance, policy_gradient
 from steadyrl.cli import app
-from steadyrl.common.storage import from_json, to_json
+from steadyrl.common.storage import from_json, save_arrays, to_json
 from steadyrl.exact import gallery
 from steadyrl.experiments import elsewhere, figure_2, figure_3, figure_3b
 from steadyrl.experiments.ascent import Ascent, Baseline, CommonNoise, every_step, squared_length
@@ -138,6 +138,17 @@ def test_an_interrupted_run_goes_on_where_it_stopped_and_ends_with_the_same_byte
     assert calls == [0, 1, 2], "finished parts ran once"
     reproduce([scripted(calls)], "quick", tmp_path / "b")
     assert (tmp_path / "a" / "scripted.npz").read_bytes() == (tmp_path / "b" / "scripted.npz").read_bytes()
+
+
+def test_parts_of_other_versions_are_not_joined_in_one_result(tmp_path):
+    calls: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        reproduce([scripted(calls, interrupt_at=2)], "quick", tmp_path)
+    part = next(tmp_path.glob(".unfinished/*/part-1.npz"))
+    save_arrays(part, "unfinished work", {"versions": {"numpy": "1.0"}}, {"value": np.array(1.0)})
+    with pytest.raises(errors.RolloutError, match=r"part-1.*other versions \(numpy: 1.0 then, .* now\)"):
+        reproduce([scripted(calls)], "quick", tmp_path, resume=True)
+    assert part.exists()
 
 
 def test_experiments_run_on_one_thread_of_linear_algebra_whose_number_the_last_digits_depend_on(tmp_path):

@@ -16,7 +16,9 @@ import time
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
+from scripted import Dice
 from steadyrl import Settings, evaluate, train
 from steadyrl.common.storage import load_arrays, save_arrays
 from steadyrl.environments.seeding import episode_seeds
@@ -336,3 +338,23 @@ def test_training_goes_on_where_tensorboard_cannot_write(tmp_path, monkeypatch, 
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "tensorboard").touch()
     assert train("CartPole-v1", settings, out=tmp_path / "taken").updates == 3
+
+
+def test_a_run_whose_environment_is_made_with_a_function_is_resumed_and_with_another_is_not(tmp_path, monkeypatch):
+    class Paid(Dice):
+        def __init__(self, pay):
+            super().__init__()
+
+    monkeypatch.setitem(gymnasium.registry, "Paid-v0", EnvSpec("Paid-v0", Paid))
+
+    def paid(by, updates, resume):
+        settings = Settings(updates=updates, num_envs=2, n_steps=4, backend="serial", learning_rate_decay="none")
+        return train("Paid-v0", settings, out=tmp_path / "run", resume=resume, make_arguments={"pay": by})
+
+    def pay(amount):
+        return lambda: amount
+
+    paid(pay(1), 1, resume=False)
+    assert paid(pay(1), 2, resume=True).updates == 2  # another function, at another address, that does the same
+    with pytest.raises(TrainingError, match="resume it with the environment it was made for"):
+        paid(pay(2), 3, resume=True)

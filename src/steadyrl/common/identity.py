@@ -2,8 +2,9 @@
 
 The fingerprint of a function is made of its code, its defaults, what it closes over and what it reads from its module
 and from others that are not installed packages; that of an object is made of its class and its state. Memory addresses,
-file names and line numbers do not enter, so the same script gives the same fingerprint in every process, and another
-lambda, or the same class with other parameters, gives another one.
+file names, line numbers and the names of modules that are not installed do not enter, so the same script gives the same
+fingerprint in every process, run or imported, and another lambda, or the same class with other parameters, gives
+another one.
 
 Where content does not say it all (a simulator behind a handle, state that changes while it acts), an attribute
 `steadyrl_identity` of the object, any text, is used instead of its content.
@@ -26,6 +27,7 @@ import numpy as np
 
 _SCALARS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented))
 _DEEPEST = 250
+_MADE_BY_A_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a statement `class` made it
 _OF_EVERY_CLASS = (
     "__module__",
     "__doc__",
@@ -65,6 +67,27 @@ def readable_name(value: Any) -> str:
     return str(getattr(value, "__qualname__", None) or type(value).__qualname__)
 
 
+def content_text(value: Any) -> str:
+    """Return the repr of a value whose repr says it all, and otherwise its type and fingerprint.
+
+    An address, the order of a set, the middle of a large array or a class's edited code are not in a repr, or not the
+    same in every process.
+
+    Example:
+        >>> content_text([1, {"map": "4x4"}]), content_text({1, 2})
+        ("[1, {'map': '4x4'}]", '<set 6d5254fdf14181ce>')
+    """
+    return repr(value) if _is_plain(value) else f"<{type(value).__qualname__} {fingerprint(value)}>"
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) in (list, tuple):
+        return all(map(_is_plain, value))
+    if type(value) is dict:
+        return all(map(_is_plain, value)) and all(map(_is_plain, value.values()))
+    return type(value) in _SCALARS or isinstance(value, np.number | np.bool_)
+
+
 def _shown(value: Any) -> str:
     if isinstance(value, _SCALARS):
         text = repr(value)
@@ -80,8 +103,8 @@ def _digest(value: Any, known: dict[int, tuple[bytes, Any]], within: list[int]) 
         known: digests of objects that were met before, by address; the objects are kept alive with them.
         within: addresses of the objects that this one is a part of, so that a cycle is noticed.
     """
-    if isinstance(value, _SCALARS):
-        return hashlib.sha256(f"{type(value).__name__} {value!r}".encode(errors="surrogatepass")).digest()
+    if type(value) in _SCALARS:
+        return _of_scalar(value)
     if id(value) in known:
         return known[id(value)][0]
     if id(value) in within or len(within) > _DEEPEST:
@@ -95,10 +118,38 @@ def _digest(value: Any, known: dict[int, tuple[bytes, Any]], within: list[int]) 
     except Exception:  # state that cannot be looked at from outside
         parts = [type(value), "opaque"]
     digests = [_digest(part, known, within) for part in parts]
+    if isinstance(value, set | frozenset):
+        digests.sort()
     within.pop()
     result = hashlib.sha256(b"".join([type(value).__qualname__.encode(), b" ", *digests])).digest()
     known[id(value)] = result, value
     return result
+
+
+def _of_scalar(value: Any) -> bytes:
+    return hashlib.sha256(f"{type(value).__name__} {value!r}".encode(errors="surrogatepass")).digest()
+
+
+def _rough(value: Any, levels: int = 3) -> bytes:
+    """Return a digest of the outer levels of a value, by which parts are ordered that have no order of their own.
+
+    The order must not depend on hashes, and parts that refer to each other in a circle have to be met in the same order
+    every time for their digests to be the same.
+    """
+    if type(value) in _SCALARS:
+        return _of_scalar(value)
+    if levels == 0 or isinstance(value, type | types.FunctionType | types.ModuleType):
+        return hashlib.sha256(readable_name(value).encode(errors="surrogatepass")).digest()
+    try:
+        if isinstance(value, set | frozenset):
+            parts = sorted(_rough(part, levels - 1) for part in value)
+        elif isinstance(value, Mapping):
+            parts = sorted(_rough(key, levels - 1) + _rough(part, levels - 1) for key, part in value.items())
+        else:
+            parts = [_rough(part, levels - 1) for part in _children(value)]
+    except Exception:  # state that cannot be looked at from outside
+        parts = []
+    return hashlib.sha256(b"".join([type(value).__qualname__.encode(), b" ", *parts])).digest()
 
 
 def _children(value: Any) -> Iterator[Any]:
@@ -129,10 +180,10 @@ def _children(value: Any) -> Iterator[Any]:
         yield from (value.func, value.args, value.keywords)
         if vars(value):
             yield vars(value)
-    elif callable(getattr(value, "__wrapped__", None)) and not is_own(type(value).__module__):  # a cached function
+    elif callable(getattr(value, "__wrapped__", None)) and not is_own(type(value)):  # a cached function
         yield from (type(value).__qualname__, value.__wrapped__)
     elif isinstance(value, set | frozenset):
-        yield sorted(map(fingerprint, value))
+        yield from sorted(value, key=_rough)
     elif isinstance(value, tuple | list) and type(value) in (tuple, list):
         yield from value
     elif type(value) in (dict, types.MappingProxyType):
@@ -159,15 +210,14 @@ def _of_tensor(value: Any) -> Iterator[Any]:
 
 
 def _of_mapping(value: Mapping[Any, Any]) -> Iterator[Any]:
-    named = {key if isinstance(key, str) else f"{type(key).__name__} {fingerprint(key)}": key for key in value}
-    for name in sorted(named):
-        if name not in _GENERATORS:
-            yield from (name, value[named[name]])
+    for key in sorted(value, key=_rough):
+        if not (isinstance(key, str) and key in _GENERATORS):
+            yield from (key, value[key])
 
 
 def _of_function(function: types.FunctionType) -> Iterator[Any]:
     """Yield a function's code, the values that it was made with, and what it reads from its module."""
-    yield from (function.__module__, function.__qualname__, function.__code__)
+    yield from (_module_of(function), function.__qualname__, function.__code__)
     yield from (function.__defaults__, function.__kwdefaults__, function.__closure__)
     if vars(function):
         yield vars(function)
@@ -186,10 +236,11 @@ def _read(value: Any, names: list[str], within: tuple[str, ...] = ()) -> Iterato
         within: names of the modules that this one was read from, since modules of a package know each other.
     """
     if isinstance(value, types.FunctionType | type):
-        yield value if is_own(value.__module__) else readable_name(value)
+        yield value if is_own(value) else readable_name(value)
     elif isinstance(value, types.ModuleType):
-        yield value.__name__
-        if is_own(value.__name__) and value.__name__ not in within:
+        if not is_own_module(value.__name__):
+            yield value.__name__
+        elif value.__name__ not in within:
             for name in names:
                 if name in vars(value):
                     yield from (name, *_read(vars(value)[name], names, (*within, value.__name__)))
@@ -199,8 +250,8 @@ def _read(value: Any, names: list[str], within: tuple[str, ...] = ()) -> Iterato
 
 def _of_class(kind: type) -> Iterator[Any]:
     """Yield a class's name and, where it is not a library's, the functions and values in it."""
-    yield from (kind.__module__, kind.__qualname__)
-    if is_own(kind.__module__) or "<locals>" in kind.__qualname__:
+    yield from (_module_of(kind), kind.__qualname__)
+    if is_own(kind) or "<locals>" in kind.__qualname__:
         yield kind.__bases__
         for name, part in sorted(vars(kind).items()):
             part = getattr(part, "__func__", part)  # what a staticmethod or a classmethod wraps
@@ -248,13 +299,26 @@ def _names(code: types.CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def is_own(module: str | None) -> bool:
-    """Whether a module is a script, a notebook or a file beside them, whose content no version tells."""
-    if module in ("__main__", "__mp_main__"):
+def _module_of(value: Any) -> str:
+    """Return the name of an installed module; of others, whose names depend on how they are run, none."""
+    return "" if is_own(value) else str(value.__module__)
+
+
+def is_own(value: Any) -> bool:
+    """Whether a function or class is of a script, a notebook or a file beside them, whose content no version tells."""
+    module = getattr(value, "__module__", None)
+    if module in (None, "builtins"):  # so says, too, what `exec` makes without a name for its module
+        return isinstance(value, types.FunctionType) or bool(getattr(value, "__flags__", 0) & _MADE_BY_A_CLASS)
+    return isinstance(module, str) and is_own_module(module)
+
+
+def is_own_module(module: str) -> bool:
+    """Whether a module is not an installed package's; one that is not loaded was run by `exec`, as notebooks are."""
+    if module in ("__main__", "__mp_main__") or module not in sys.modules:
         return True
-    found = sys.modules.get(module or "")
+    found = sys.modules[module]
     file = getattr(found, "__file__", None) or next(iter(getattr(found, "__path__", ())), None)
-    if file is None or (module or "").split(".")[0] == "steadyrl":
+    if file is None or module.split(".")[0] == "steadyrl":
         return False
     path = Path(file)
     installed = {"site-packages", "dist-packages"} & set(path.parts)

@@ -7,7 +7,7 @@ Discrete. Actions outside a Box are clipped to it on their way into the environm
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from gymnasium import spaces
 from gymnasium.spaces import utils
 from numpy.typing import NDArray
 
+from steadyrl.common.checks import shown
 from steadyrl.environments.returned import as_observation, as_parts, as_state
 from steadyrl.errors import PolicyError, RolloutError
 
@@ -65,10 +66,10 @@ class ObservationCodec:
 
             return write_number
         if isinstance(space, spaces.Box):
-            shape = space.shape
+            shape, dtype = space.shape, space.dtype
 
             def write_box(row: Array, observation: Any) -> None:
-                row[:] = as_observation(observation, shape).reshape(-1)
+                row[:] = as_observation(observation, shape, dtype).reshape(-1)
 
             return write_box
         size = (self.size,)
@@ -99,6 +100,11 @@ class ObservationCodec:
             return np.dtype(np.int32)
         return np.dtype(getattr(utils.flatten_space(self.space), "dtype", np.float64))
 
+    def largest(self) -> float:
+        """Return the largest value that is finite in the type in which samples are kept."""
+        dtype = self.sample_dtype()
+        return float(np.finfo(dtype).max) if dtype.kind == "f" else float(np.finfo(np.float64).max)
+
     def kept(self, rows: Array) -> Any:
         """Return rows in the form in which samples keep them: Discrete ones as numbers, all others unchanged."""
         return rows[..., 0] + int(self.space.start) if self.discrete else rows
@@ -113,19 +119,45 @@ class ActionCodec:
     dtype: Any
     low: Any
     high: Any
+    first: Any = 0
+    """The smallest number of a Discrete action, or of each part of a MultiDiscrete one."""
+    end: Any = 0
+    """The number after the largest."""
 
-    def check(self, actions: Any, batch: int) -> None:
-        """Raise PolicyError if a batch of actions does not fit the action space."""
+    def checked(self, actions: Any, batch: int) -> Any:
+        """Return a batch of actions as an array, or raise PolicyError if shape or type do not fit the action space."""
+        if isinstance(actions, np.ma.MaskedArray):
+            raise PolicyError(
+                "the policy's act returned a masked array, whose masked entries have no value; return an ordinary array"
+            )
         shape = np.shape(actions)
         if shape != (batch, *self.shape):
             raise PolicyError(
                 f"the policy's act returned actions of shape {shape} for {batch} observations; this environment's "
                 f"actions are {self.space}, so the shape must be {(batch, *self.shape)}"
             )
-        if self.low is None and np.asarray(actions).dtype.kind not in "iu":
+        found = np.asarray(actions)
+        if found.dtype.kind not in ("iu" if self.low is None else "iufb"):
             raise PolicyError(
-                f"the policy's act returned actions of type {np.asarray(actions).dtype}; this environment's "
-                f"actions are {self.space}, so they must be whole numbers"
+                f"the policy's act returned actions of type {found.dtype}; this environment's actions are "
+                f"{self.space}, so they must be {'whole ' if self.low is None else ''}numbers"
+            )
+        return found
+
+    def require_actions(self, actions: Any, places: Iterable[int]) -> None:
+        """Raise PolicyError if one of the actions at these places is none of the environment's.
+
+        Values outside a Box are allowed, since they are clipped on their way into the environment.
+        """
+        fits = np.isfinite(actions) if self.low is not None else (actions >= self.first) & (actions < self.end)
+        if fits.all():
+            return
+        wrong = next((place for place in places if not fits[place].all()), None)
+        if wrong is not None:
+            why = "is not finite" if self.low is not None else "is not one of them"
+            raise PolicyError(
+                f"the policy chose the action {shown(actions[wrong].tolist())}; this environment's actions are "
+                f"{self.space}, and it {why}: mend the policy"
             )
 
     def sent(self, actions: Any) -> Any:
@@ -154,9 +186,9 @@ def action_codec(space: Any) -> ActionCodec:
     if isinstance(space, spaces.Box):
         return ActionCodec(space, space.shape, space.dtype, space.low.astype(float), space.high.astype(float))
     if isinstance(space, spaces.Discrete):
-        return ActionCodec(space, (), space.dtype, None, None)
+        return ActionCodec(space, (), space.dtype, None, None, int(space.start), int(space.start + space.n))
     if isinstance(space, spaces.MultiDiscrete):
-        return ActionCodec(space, space.shape, space.dtype, None, None)
+        return ActionCodec(space, space.shape, space.dtype, None, None, space.start, space.start + space.nvec)
     raise RolloutError(
         f"actions are {space}; steadyrl knows Box, Discrete and MultiDiscrete: wrap the environment to have "
         "one of these"

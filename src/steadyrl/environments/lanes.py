@@ -97,7 +97,8 @@ class GymnasiumLanes:
         self._source, self._actions, self._watch = source, actions, watch
         self._write = codec.writer()
         self._shape = codec.space.shape if codec.plain else None
-        self._dtype: Any = None  # of the observations that were checked last
+        self._whole = codec.plain and codec.space.dtype.kind in "iu"  # then other types are looked at every time
+        self._dtype: Any = codec.space.dtype if self._whole else None  # of observations that need no more checks
         self._envs = [source.make() for _ in range(count)]
         self._process = Process()
         self.observations = np.zeros((count, codec.width))
@@ -141,7 +142,8 @@ class GymnasiumLanes:
                     rows[lane][:] = observation
                 else:
                     write(rows[lane], observation)
-                    self._dtype = getattr(observation, "dtype", None)
+                    if not self._whole:
+                        self._dtype = getattr(observation, "dtype", None)
                 if type(terminated) is not bool or type(truncated) is not bool:
                     terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated)
             except KeyboardInterrupt:

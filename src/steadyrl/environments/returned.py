@@ -57,14 +57,28 @@ def as_flag(name: str, value: Any) -> bool:
     raise InvalidValueError(f"{name} = {shown(value)}, which is neither True nor False")
 
 
-def as_observation(value: Any, shape: tuple[int, ...]) -> Any:
-    """Return an observation of a Box as an array of real numbers with the shape of the space."""
+def as_observation(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None) -> Any:
+    """Return an observation of a Box as an array of real numbers with the shape of the space.
+
+    If the space has whole numbers, they must be some that its type can hold: 300 in a uint8 would become 44.
+    """
     array = _as_array(value)
     if array is None or array.dtype.kind not in "biuf":
         raise InvalidValueError(f"the observation {shown(value)}, which is not an array of numbers")
     if array.shape != shape:
         raise InvalidValueError(f"an observation of shape {array.shape}, but the observation space has {shape}")
-    return array
+    if dtype is None or dtype.kind not in "iu" or array.dtype == dtype:
+        return array
+    return _as_whole(array, dtype)
+
+
+def _as_whole(array: Any, dtype: np.dtype[Any]) -> Any:
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    if not ((array >= least) & (array <= most) & (array == np.floor(array))).all():
+        raise InvalidValueError(
+            f"the observation {shown(array)}, but the space's type is {dtype}: whole numbers from {least} to {most}"
+        )
+    return array.astype(dtype)
 
 
 def as_info(value: Any) -> dict[str, Any]:
@@ -86,7 +100,7 @@ def as_state(value: Any, start: int, size: int) -> int:
 
 
 def as_parts(space: Any, value: Any) -> Any:
-    """Return an observation that is not a plain Box or Discrete, with each of its parts checked.
+    """Return an observation with each of its parts checked; those of whole numbers in the type of the space.
 
     Gymnasium's `flatten` looks at none of this: it takes -1 for the last of a Discrete, a number too large for one of
     the next part's, and parts of other shapes as long as the total fits.
@@ -102,7 +116,7 @@ def as_parts(space: Any, value: Any) -> Any:
     if isinstance(space, spaces.Discrete):
         return as_state(value, int(space.start), int(space.n)) + int(space.start)
     if isinstance(space, spaces.Box):
-        return as_observation(value, space.shape)
+        return as_observation(value, space.shape, space.dtype)
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
         return _as_choices(space, as_observation(value, space.shape))
     return value

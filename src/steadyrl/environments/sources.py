@@ -146,10 +146,14 @@ def _content(env: Any, source: Source) -> str:
     entry = None if env.spec is None else env.spec.entry_point
     entry = load_env_creator(entry) if isinstance(entry, str) else entry
     makers = [entry, *map(type, layers)]
-    kinds = [maker for maker in makers if is_own(getattr(maker, "__module__", None))]
-    registered = {} if env.spec is None else env.spec.kwargs
-    arguments = {key: value for key, value in registered.items() if key not in source.arguments}
-    return fingerprint((kinds, arguments)) if kinds or arguments else ""
+    kinds = [maker for maker in makers if is_own(maker)]
+    if env.spec is None:
+        return fingerprint(kinds) if kinds else ""
+    arguments = {key: value for key, value in env.spec.kwargs.items() if key not in source.arguments}
+    wrappers = [(wrapper.name, wrapper.kwargs) for wrapper in env.spec.additional_wrappers]
+    if not (kinds or arguments or wrappers):
+        return ""
+    return fingerprint((kinds, arguments, wrappers, env.spec.max_episode_steps))
 
 
 def close_quietly(env: Any) -> None:

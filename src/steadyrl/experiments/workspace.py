@@ -17,11 +17,12 @@ from numpy.typing import ArrayLike
 
 from steadyrl.common.detours import Perturbation
 from steadyrl.common.storage import load_arrays, save_arrays
+from steadyrl.errors import RolloutError
 from steadyrl.lengths.age_sums import AgeSums
 from steadyrl.rollouts.blocks import Task, Work
 from steadyrl.rollouts.collect import as_times, run_episodes, run_samples
 from steadyrl.rollouts.episodes import Episodes, EpisodeWork
-from steadyrl.rollouts.planning import Options, Plan, make_plan
+from steadyrl.rollouts.planning import Options, Plan, installed_versions, make_plan
 from steadyrl.rollouts.running import Keeping
 from steadyrl.rollouts.samples import Samples, SampleWork
 
@@ -54,6 +55,7 @@ class Workspace:
         path = self.folder / f"{label}.npz"
         if path.exists():
             header, found = load_arrays(path, _KIND)
+            _require_versions(path, header["versions"])
             self.versions |= header["versions"]
             return found
         before, self.versions, self._blocks = (self.versions, self._blocks), {}, []
@@ -167,3 +169,16 @@ class Workspace:
         blocks = self.folder / f"{label}.partial"
         self._blocks.append(blocks)
         return Keeping(blocks, resume=blocks.exists(), stays=True).in_place()
+
+
+def _require_versions(path: Path, then: Mapping[str, str]) -> None:
+    """Raise RolloutError if a finished part was made with other versions than those that would make the next one."""
+    now = installed_versions(then)
+    differ = [
+        f"{name}: {version} then, {now.get(name)} now" for name, version in then.items() if now.get(name) != version
+    ]
+    if differ:
+        raise RolloutError(
+            f"{str(path)!r} was made with other versions ({', '.join(differ)}), and one result cannot have both; "
+            f"install those versions to go on, or delete the folder {str(path.parent)!r} to begin again"
+        )

@@ -184,7 +184,8 @@ class FunctionPolicy:
         if not self.single:
             return _as_actions(self.function(batch, *more), self.actions, len(observations))
         found = [_as_array(self.function(_row(batch, i), *more)) for i in range(len(observations))]
-        return _as_actions(np.array(found), self.actions, len(observations))
+        joined = np.ma.stack(found) if any(map(np.ma.isMaskedArray, found)) else np.array(found)
+        return _as_actions(joined, self.actions, len(observations))
 
 
 _DEVIATIONS = ("log_std", "logstd", "actor_logstd")
@@ -290,7 +291,7 @@ def _problem_with(policy: Policy, observations: ObservationCodec, actions: Actio
     space.seed(0)
     flat = np.stack([np.asarray(spaces.flatten(space, space.sample()), dtype=float) for _ in range(2)])
     try:
-        actions.check(policy.act(flat, np.random.default_rng(0)), 2)
+        actions.checked(policy.act(flat, np.random.default_rng(0)), 2)
     except (Exception, SystemExit) as error:  # it may raise anything for what it does not take
         return f"{type(error).__name__}: {shortened(error, 200)}"
     return None
@@ -346,7 +347,7 @@ def _seeded_torch(rng: np.random.Generator) -> Iterator[None]:
 
 
 def _as_array(values: Any) -> Any:
-    return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
+    return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asanyarray(values)  # masks are refused
 
 
 def _as_actions(values: Any, actions: ActionCodec, batch: int) -> Any:

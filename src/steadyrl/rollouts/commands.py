@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from steadyrl.common.identity import content_text
 from steadyrl.environments.sources import Source
 from steadyrl.policies.networks import Policy, UniformPolicy
 from steadyrl.rollouts.blocks import BLOCK_SIZE, Task
@@ -105,5 +106,6 @@ def _call(function: str, task: Task, policy: str, positional: list[Any], named: 
     shown = policy if policy == "tabular" or not isinstance(task.policy, UniformPolicy) else repr(policy)
     shown = repr(policy) if policy == "gaussian" or policy.endswith((".safetensors", ".zip")) else shown
     words = [environment, shown, *map(repr, positional), *(f"{key}={value!r}" for key, value in named.items())]
-    words += [f"make_arguments={dict(task.source.arguments)!r}"] if task.source.arguments else []
+    arguments = ", ".join(f"{key!r}: {content_text(value)}" for key, value in task.source.arguments.items())
+    words += [f"make_arguments={{{arguments}}}"] if arguments else []
     return f"steadyrl.{function}({', '.join(words)})"

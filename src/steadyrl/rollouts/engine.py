@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from steadyrl.environments.codecs import ActionCodec, ObservationCodec
 from steadyrl.environments.lanes import CutError, Ending, Lanes
 from steadyrl.environments.returned import InvalidValueError
-from steadyrl.policies.networks import Policy
+from steadyrl.policies.networks import NetworkPolicy, Policy, UniformPolicy
+from steadyrl.policies.tables import TabularPolicy
 
 Array = NDArray[np.float64]
 
@@ -60,6 +61,9 @@ class Failure(NamedTuple):
 
 class Collector(Protocol):
     """Hands out episodes in a fixed order and receives the finished and failed ones."""
+
+    largest: float
+    """The largest value of an observation that is still finite in the type in which it is kept."""
 
     def next(self, lane: int) -> Job | None:
         """Return the lane's next episode, or None if there is no more work for it."""
@@ -116,6 +120,8 @@ class _LaneSet:
         self.lanes, self.policy, self.seen, self.codec, self.collector = lanes, policy, seen, codec, collector
         self.limit, self.rng, self.offset = limit, rng, offset
         self.count, size = lanes.observations.shape
+        self.largest = collector.largest
+        self.own = isinstance(policy, NetworkPolicy | TabularPolicy | UniformPolicy)  # whose actions always fit
         self.observations = np.empty((64, self.count, size))
         self.rewards = np.empty((64, self.count))
         self.actions: Any = None
@@ -143,12 +149,19 @@ class _LaneSet:
     def act(self) -> None:
         """Choose actions for the present observations and send them off."""
         actions = self.policy.act(self.seen.flattened(self.observations[self.tick]), self.rng)
-        if self.actions is None:
-            self.codec.check(actions, self.count)
-            actions = np.asarray(actions)
-            self.actions = np.empty((len(self.rewards), *actions.shape), actions.dtype)
+        if self.actions is None or not self.own:
+            actions = self.codec.checked(actions, self.count)
+            self.codec.require_actions(actions, (lane for lane, start in self.starts.items() if start <= self.tick))
+            self._make_room_for(actions)
         self.actions[self.tick] = actions
         self.lanes.send(actions)
+
+    def _make_room_for(self, actions: Any) -> None:
+        """Keep actions in a type that holds all of them: a policy may return whole numbers first and others later."""
+        if self.actions is None:
+            self.actions = np.empty((len(self.rewards), *actions.shape), actions.dtype)
+        elif actions.dtype != self.actions.dtype:
+            self.actions = self.actions.astype(np.result_type(self.actions, actions), copy=False)
 
     def observe(self) -> None:
         """Receive the results of the actions, and handle the lanes whose episode is over."""
@@ -162,7 +175,7 @@ class _LaneSet:
         flat = present.ravel()
         with np.errstate(over="ignore", invalid="ignore"):
             square = flat.dot(flat)
-        if not math.isfinite(square):
+        if not square <= self.largest:  # it is, unless a value is not finite or very large
             self._check_finite(endings)
         if endings:
             for ending in endings:
@@ -223,13 +236,16 @@ class _LaneSet:
             self.draining.add(lane)
 
     def _check_finite(self, endings: list[Ending]) -> None:
-        """Fail the lanes whose observation holds a NaN or an infinity."""
+        """Fail the lanes whose observation holds a NaN or an infinity, or a value that would be kept as one."""
         present = self.observations[self.tick]
-        for lane in np.flatnonzero(~np.isfinite(present).all(axis=1)).tolist():
+        finite = np.abs(present) <= self.largest
+        for lane in np.flatnonzero(~finite.all(axis=1)).tolist():
             if lane not in self.starts or any(e.lane == lane and e.error is not None for e in endings):
                 continue
-            place = int(np.argmin(np.isfinite(present[lane])))
+            place = int(np.argmin(finite[lane]))
             detail = f"{present[lane, place]} at place {place} of the observation"
+            if np.isfinite(present[lane, place]):
+                detail += f", which is infinite in {self.seen.sample_dtype()}, the type of the space"
             endings[:] = [ending for ending in endings if ending.lane != lane]
             self._fail(lane, "not finite", self.tick - self.starts[lane], detail)
         self._find_oldest()

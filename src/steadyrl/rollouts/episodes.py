@@ -248,6 +248,8 @@ class EpisodeWork:
 class EpisodeCollector:
     """Collects the episodes of one block."""
 
+    largest = float(np.finfo(np.float64).max)
+
     def __init__(self, block: Block, work: EpisodeWork) -> None:
         self._block, self._work = block, work
         self._started = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from steadyrl.common.checks import check_choice, check_count, check_seed
-from steadyrl.common.identity import fingerprint
+from steadyrl.common.identity import content_text, fingerprint
 from steadyrl.common.machine import cores
 from steadyrl.environments.codecs import action_codec, observation_codec
 from steadyrl.environments.sources import LONGEST, Description, Source, as_source, describe
@@ -159,7 +159,7 @@ def describe_run(task: Task, policy_name: str, description: Description) -> dict
     """Return what determines the data, and no more: the same data carry the same provenance."""
     found = {
         "environment": task.source.name,
-        "make_arguments": {key: _as_text(value) for key, value in task.source.arguments.items()},
+        "make_arguments": {key: content_text(value) for key, value in task.source.arguments.items()},
         "policy": policy_name,
         "policy_digest": digest(task.policy),
         "seed": task.seed,
@@ -172,17 +172,12 @@ def describe_run(task: Task, policy_name: str, description: Description) -> dict
     return found | ({"environment_digest": task.source.digest} if task.source.digest else {})
 
 
-def _as_text(value: Any) -> str:
-    """Return an argument's repr, or its fingerprint if the repr has a memory address."""
-    text = repr(value)
-    return f"<{type(value).__qualname__} {fingerprint(value)}>" if " at 0x" in text else text
-
-
 def digest(policy: Policy) -> str:
     """Return a fingerprint of what a policy is made of: the same policy has the same one in every process."""
     if isinstance(policy, NetworkPolicy):
         arrays = list(policy.tensors().values())
         arrays += [] if policy.sampled else [np.zeros(1)]
+        arrays += [] if policy.normalisation is None else [np.array(float(policy.normalisation.limit))]
     elif isinstance(policy, TabularPolicy):
         arrays = [policy.cumulative]
     elif isinstance(policy, UniformPolicy):
@@ -197,8 +192,13 @@ def _versions(task: Task, description: Description) -> dict[str, str]:
     names |= {"envpool"} if task.family == "envpool" else set()
     names |= {"mujoco"} if ".mujoco" in description.module else set()
     names |= {"pybullet"} if "bullet" in description.module else set()
+    return installed_versions(names)
+
+
+def installed_versions(names: Iterable[str]) -> dict[str, str]:
+    """Return the versions of Python and of those of the packages that are installed."""
     found = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for name in sorted(names):
+    for name in sorted(set(names) - {"python"}):
         try:
             found[name] = version(name)
         except PackageNotFoundError:  # a module of the user's own

@@ -158,6 +158,7 @@ class SampleCollector:
 
     def __init__(self, block: Block, work: SampleWork) -> None:
         self._block, self._work = block, work
+        self.largest = block.task.observations.largest()
         self._times = np.array(work.times)
         self._started = self._steps = 0
         self._of_lane: dict[int, _Rollout] = {}

@@ -20,7 +20,7 @@ from steadyrl.common.checks import is_number, shown, whole_number
 from steadyrl.common.progress import Progress, progress_for
 from steadyrl.environments.codecs import action_codec, observation_codec
 from steadyrl.environments.sources import Description, Source
-from steadyrl.errors import CopyLostError, NonFiniteError, PolicyError, RolloutError, SteadyrlError
+from steadyrl.errors import CopyLostError, NonFiniteError, RolloutError, SteadyrlError
 from steadyrl.live.fair_report import FairReport
 from steadyrl.policies.networks import Policy
 from steadyrl.rollouts.planning import Options, checked
@@ -161,13 +161,12 @@ def _stepper(
             raise NonFiniteError(f"{source.name} returned an observation that is not finite; mend the environment")
 
     def step() -> None:
-        actions = _acting(policy, seen.flattened(rows), rng)
-        if not math.isfinite(np.sum(actions)):
-            raise PolicyError("the policy chose an action that is not finite")
+        actions = codec.checked(_acting(policy, seen.flattened(rows), rng), envs.num_envs)
+        codec.require_actions(actions, range(envs.num_envs))
         observe(_calling(source, naming, envs.step, codec.sent(actions))[0])
 
     observe(_calling(source, naming, envs.reset, seed=seed)[0])
-    codec.check(_acting(policy, seen.flattened(rows), np.random.default_rng(0)), envs.num_envs)
+    codec.checked(_acting(policy, seen.flattened(rows), np.random.default_rng(0)), envs.num_envs)
     return step
 
 

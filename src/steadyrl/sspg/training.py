@@ -25,6 +25,7 @@ import torch
 from gymnasium import spaces
 
 from steadyrl.common.checks import as_path, check_flag
+from steadyrl.common.identity import content_text
 from steadyrl.common.progress import Rate, progress_for
 from steadyrl.common.storage import locked, unprefixed, with_prefix
 from steadyrl.environments.codecs import action_codec, observation_codec
@@ -204,7 +205,7 @@ class Run:
 
     @property
     def _name(self) -> str:
-        arguments = "".join(f" {key}={value!r}" for key, value in sorted(self.source.arguments.items()))
+        arguments = "".join(f" {key}={content_text(value)}" for key, value in sorted(self.source.arguments.items()))
         digest = f" {self.source.digest}" if self.source.digest else ""
         return (self.source.id or self.source.name) + arguments + digest
 

@@ -16,7 +16,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from steadyrl.common.machine import Process, cores
 from steadyrl.environments.codecs import ObservationCodec
-from steadyrl.environments.returned import as_flag, as_info, as_observation, as_reward, as_state
+from steadyrl.environments.returned import as_flag, as_info, as_parts, as_reward
 from steadyrl.environments.sources import Description, Source, close_quietly
 from steadyrl.errors import RolloutError, StepTimeoutError, TrainingError
 from steadyrl.integrations.envpool.twins import against_envpool
@@ -197,13 +197,12 @@ class _Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode, and look at what came back."""
         observation, info = self._call(self.env.reset, seed=seed, options=options)
-        self._look_at(observation)
-        return observation, as_info(info)
+        return self._looked_at(observation), as_info(info)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take a step, and look at what came back."""
         observation, reward, terminated, truncated, info = self._call(self.env.step, action)
-        self._look_at(observation)
+        observation = self._looked_at(observation)
         ends = as_flag("terminated", terminated), as_flag("truncated", truncated)
         return observation, as_reward(reward), *ends, as_info(info)
 
@@ -217,9 +216,5 @@ class _Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         finally:
             self._process.end_child()
 
-    def _look_at(self, observation: Any) -> None:
-        space = self.env.observation_space
-        if isinstance(space, gymnasium.spaces.Box):
-            as_observation(observation, space.shape)
-        elif isinstance(space, gymnasium.spaces.Discrete):
-            as_state(observation, int(space.start), int(space.n))
+    def _looked_at(self, observation: Any) -> Any:
+        return as_parts(self.env.observation_space, observation)
