@@ -572,6 +572,18 @@ def bomb(path, shape, dtype, size):
         archive.writestr("lengths.npy", head.getvalue() + b"\0" * size)
 
 
+@pytest.mark.parametrize("end", ["close", "remove"])
+def test_a_run_whose_checkpoint_was_moved_away_does_not_delete_that_of_the_next(tmp_path, end):
+    path = tmp_path / "a.partial"
+    first = Checkpoint(path, {"total": 1}, resume=False)
+    path.rename(tmp_path / "aside")
+    second = Checkpoint(path, {"total": 1}, resume=False)
+    getattr(first, end)()
+    assert path.exists()
+    getattr(second, end)()
+    assert not path.exists()
+
+
 @pytest.mark.parametrize("content", [b"", b"[" * 100_000], ids=["empty", "nested"])
 def test_a_zip_file_that_is_no_model_is_refused_with_a_sentence(tmp_path, content):
     path = tmp_path / "model.zip"
