@@ -314,6 +314,31 @@ def test_sb3_models_and_their_zip_files_are_policies(tmp_path):
         collect_episodes("CartPole-v1", tmp_path / "other.zip", 4, backend="serial")
 
 
+def test_a_model_of_another_number_of_states_is_refused(tmp_path):
+    sb3 = pytest.importorskip("stable_baselines3")
+    model = sb3.PPO("MlpPolicy", "FrozenLake-v1", seed=0, device="cpu", n_steps=8, batch_size=8)
+    with pytest.raises(
+        PolicyError, match=r"takes observations Discrete\(16\), and this environment has Discrete\(64\)"
+    ):
+        collect_episodes("FrozenLake8x8-v1", model, 4, backend="serial")
+    model.save(tmp_path / "model.zip")
+    ended = run("diagnose", "FrozenLake8x8-v1", "--policy", str(tmp_path / "model.zip"), "--episodes", "40")
+    assert_one_helpful_line(ended, "takes observations Discrete(16)")
+
+
+def test_a_model_of_another_number_of_actions_is_refused():
+    sb3 = pytest.importorskip("stable_baselines3")
+
+    class Two(gymnasium.ActionWrapper):
+        """Left and right only."""
+
+        action_space = gymnasium.spaces.Discrete(2)
+
+    model = sb3.PPO("MlpPolicy", "FrozenLake-v1", seed=0, device="cpu", n_steps=8, batch_size=8)
+    with pytest.raises(PolicyError, match=r"gives actions Discrete\(4\), and this environment has Discrete\(2\)"):
+        collect_episodes(lambda: Two(gymnasium.make("FrozenLake-v1")), model, 4, backend="serial")
+
+
 def test_a_model_trained_in_a_vec_normalize_gets_no_verdict_without_its_statistics(tmp_path):
     sb3 = pytest.importorskip("stable_baselines3")
     from stable_baselines3.common.env_util import make_vec_env

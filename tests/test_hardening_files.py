@@ -30,6 +30,7 @@ from gymnasium.envs.registration import EnvSpec, WrapperSpec
 
 from scripted import Dice, same
 from steadyrl import Episodes, LearningProcess, Samples, collect_episodes, collect_samples, gallery
+from steadyrl.cli.check import _load_policy
 from steadyrl.common import files, storage
 from steadyrl.common.identity import content_text, fingerprint, readable_name
 from steadyrl.common.storage import array_digest, load_arrays, locked, save_arrays, write_atomically, written_atomically
@@ -650,6 +651,58 @@ def bomb(path, shape, dtype, size):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("steadyrl.npy", header.getvalue())
         archive.writestr("lengths.npy", head.getvalue() + b"\0" * size)
+
+
+@pytest.mark.parametrize("end", ["close", "remove"])
+def test_a_run_whose_checkpoint_was_moved_away_does_not_delete_that_of_the_next(tmp_path, end):
+    path = tmp_path / "a.partial"
+    first = Checkpoint(path, {"total": 1}, resume=False)
+    path.rename(tmp_path / "aside")
+    second = Checkpoint(path, {"total": 1}, resume=False)
+    getattr(first, end)()
+    assert path.exists()
+    getattr(second, end)()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"[" * 100_000], ids=["empty", "nested"])
+def test_a_zip_file_that_is_no_model_is_refused_with_a_sentence(tmp_path, content):
+    path = tmp_path / "model.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("data", content)
+    with pytest.raises(FileFormatError, match="not one that Stable-Baselines3"):
+        collect_episodes("CartPole-v1", path, 1)
+
+
+@pytest.mark.parametrize("place", [6, 8], ids=["encrypted", "compression"])
+def test_a_model_whose_zip_entry_is_damaged_is_refused_with_a_sentence(tmp_path, place):
+    path = tmp_path / "model.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("data", json.dumps({"policy_class": {"__module__": "stable_baselines3.common"}}))
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\1\2") + 2 + place] ^= 1  # flags, or the method, in the zip's directory
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError, match="or it is damaged"):
+        collect_episodes("CartPole-v1", path, 1)
+
+
+def test_a_small_zip_cannot_ask_for_all_memory_as_a_policy(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "MOST", 1 << 20)
+    monkeypatch.setattr(storage, "RATIO", 100)
+    with zipfile.ZipFile(tmp_path / "model.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data", b" " * (1 << 22))
+    with pytest.raises(FileFormatError, match="more than 1000 times its size"):
+        collect_episodes("CartPole-v1", tmp_path / "model.zip", 1)
+    np.savez_compressed(tmp_path / "policy.npz", policy=np.zeros((1 << 10, 1 << 10)))
+    with pytest.raises(FileFormatError, match="more than 1000 times its size"):
+        _load_policy(gallery.corridor(rooms=3)[0], str(tmp_path / "policy.npz"))
+
+
+def test_a_policy_file_without_arrays_is_refused_with_a_sentence(tmp_path):
+    with zipfile.ZipFile(tmp_path / "policy.npz", "w"):
+        pass
+    with pytest.raises(FileFormatError, match="it holds no array"):
+        _load_policy(gallery.corridor(rooms=3)[0], str(tmp_path / "policy.npz"))
 
 
 def test_a_small_file_cannot_ask_for_all_memory(tmp_path, monkeypatch):

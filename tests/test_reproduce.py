@@ -164,6 +164,20 @@ def test_experiments_run_on_one_thread_of_linear_algebra_whose_number_the_last_d
     assert set(seen) == {1}
 
 
+def test_a_file_in_the_place_of_the_results_is_refused_with_a_sentence(tmp_path):
+    (tmp_path / "results").touch()
+    with pytest.raises(errors.RolloutError, match="name a folder for the results"):
+        reproduce([scripted([])], "quick", tmp_path / "results")
+
+
+def test_numbers_that_a_kill_left_out_are_written_when_a_finished_experiment_is_resumed(tmp_path):
+    reproduce([scripted([])], "quick", tmp_path)
+    numbers = (tmp_path / "scripted.json").read_bytes()
+    (tmp_path / "scripted.json").unlink()  # as if it was killed right after scripted.npz
+    reproduce([scripted([])], "quick", tmp_path, resume=True)
+    assert (tmp_path / "scripted.json").read_bytes() == numbers
+
+
 def test_resume_skips_what_is_finished_and_runs_what_was_asked_differently(tmp_path):
     calls: list[int] = []
     experiment = scripted(calls)

@@ -319,6 +319,14 @@ def test_an_update_in_which_everybody_is_reset_is_refused_in_a_sentence():
         train(Bandit, Settings(updates=4, num_envs=5, n_steps=1, cure="none", backend="serial"))
 
 
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names are text there")
+def test_a_run_may_be_in_a_directory_whose_name_is_not_utf_8(tmp_path, capfd):
+    out = tmp_path / os.fsdecode(b"run\xff")
+    train("CartPole-v1", Settings(updates=1, num_envs=2, n_steps=4, backend="serial"), out=out, progress=True)
+    assert (out / "policy.safetensors").exists()
+    assert "goes on without TensorBoard's files" in capfd.readouterr().err
+
+
 def test_training_goes_on_where_tensorboard_cannot_write(tmp_path, monkeypatch, capfd):
     from tensorboard.summary.writer.record_writer import RecordWriter
 

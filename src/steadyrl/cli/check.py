@@ -18,6 +18,7 @@ from steadyrl.common.checks import shown
 from steadyrl.common.detours import Perturbation
 from steadyrl.common.figures import check_picture
 from steadyrl.common.quiet import output_to_stderr
+from steadyrl.common.storage import require_reasonable_size
 from steadyrl.common.tables import two_columns
 from steadyrl.common.terminal import clean, console, say, styled
 from steadyrl.errors import FileFormatError, PolicyError, ProcessError
@@ -149,8 +150,10 @@ def _read_array(path: Path) -> Any:
     if isinstance(loaded, np.ndarray):
         return loaded
     with loaded:
-        if len(loaded.files) > 1 and "policy" not in loaded.files:
-            raise ValueError(f"it holds {', '.join(loaded.files)}; one array, or one named policy, was expected")
+        require_reasonable_size(loaded.zip, path.stat().st_size)
+        if len(loaded.files) != 1 and "policy" not in loaded.files:
+            held = ", ".join(loaded.files) or "no array"
+            raise ValueError(f"it holds {held}; one array, or one named policy, was expected")
         return loaded["policy" if "policy" in loaded.files else loaded.files[0]]
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "locked",
     "pack_archive",
     "plain",
+    "require_reasonable_size",
     "save_arrays",
     "to_json",
     "unpack_archive",
@@ -123,6 +124,12 @@ def unpack_archive(file: BinaryIO, name: str) -> tuple[dict[str, Any], dict[str,
     return header, arrays
 
 
+def require_reasonable_size(archive: zipfile.ZipFile, size: int) -> None:
+    """Raise ValueError if a zip archive of `size` bytes would unpack to far more than it has reason to."""
+    if _too_large(sum(entry.file_size for entry in archive.infolist()), size):
+        raise ValueError("it would unpack to more than 1000 times its size")
+
+
 def array_digest(value: Any) -> str:
     """Return the SHA-256 of an array's type, shape and bytes."""
     array = np.asarray(value)
@@ -207,10 +214,8 @@ def _read(file: BinaryIO) -> dict[str, Any]:
     file.seek(0)
     arrays: dict[str, Any] = {}
     with zipfile.ZipFile(file) as archive:
-        entries = archive.infolist()
-        if _too_large(sum(entry.file_size for entry in entries), size):
-            raise ValueError("it would unpack to more than 1000 times its size")
-        for entry in entries:
+        require_reasonable_size(archive, size)
+        for entry in archive.infolist():
             name = entry.filename.removesuffix(".npy")
             if name == entry.filename or name in arrays:
                 raise ValueError(f"its entry {entry.filename!r} is not an array, or is there twice")

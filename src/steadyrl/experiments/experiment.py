@@ -83,8 +83,12 @@ class Result:
         """Write NAME.npz, which is whole, and NAME.json, the same without arrays, for people."""
         target = Path(folder)
         save_arrays(target / f"{self.experiment}.npz", _KIND, self.header(), self.arrays)
+        self.save_numbers(target)
+
+    def save_numbers(self, folder: str | os.PathLike[str]) -> None:
+        """Write NAME.json alone: a run that was killed after NAME.npz has none, or that of an earlier result."""
         text = json.dumps(self.header(), indent=1, sort_keys=True) + "\n"
-        write_atomically(target / f"{self.experiment}.json", text.encode())
+        write_atomically(Path(folder) / f"{self.experiment}.json", text.encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Result:

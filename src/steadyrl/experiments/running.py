@@ -66,6 +66,8 @@ def reproduce(
     check_scale(scale)
     if backend == "envpool":
         raise RolloutError("EnvPool does not have all of these environments; 'auto' takes it where it has them")
+    if out.exists() and not out.is_dir():
+        raise RolloutError(f"out is {str(out)!r}, which is a file; name a folder for the results")
     out.mkdir(parents=True, exist_ok=True)
     # one cluster for all parts: a local one takes seconds to start
     cluster = connected(address, workers) if backend == "ray" else contextlib.nullcontext()
@@ -78,6 +80,7 @@ def reproduce(
             wanted = identity(experiment.name, scale, seed, experiment.settings[scale])
             if resume and _finished(out, wanted):
                 say(f"{experiment.name}: finished before")
+                Result.load(out / f"{experiment.name}.npz").save_numbers(out)
                 write_page(experiment, out)
                 continue
             say(f"{experiment.name}: {experiment.title}")

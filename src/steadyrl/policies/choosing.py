@@ -50,7 +50,7 @@ def resolve_policy(
                 "of a Stable-Baselines3 model (.zip)"
             )
         if is_zip(policy):
-            return load_sb3_model(policy, observations), Path(policy).name
+            return load_sb3_model(policy, observations, actions), Path(policy).name
         return load_policy(policy, observations, actions), Path(policy).name
     if isinstance(policy, TabularPolicy | np.ndarray | list):
         return _as_tabular(policy, observations, actions), "tabular"

@@ -25,6 +25,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from steadyrl.common.checks import shortened, shown
+from steadyrl.common.storage import require_reasonable_size
 from steadyrl.environments.codecs import ActionCodec, ObservationCodec
 from steadyrl.errors import FileFormatError, MissingExtraError, PolicyError
 from steadyrl.policies.networks import Policy
@@ -37,7 +38,7 @@ def as_foreign_policy(policy: Any, observations: ObservationCodec, actions: Acti
     if isinstance(policy, type):
         return None
     if _is_sb3(policy):
-        return _sb3_policy(policy, observations), type(policy).__name__
+        return _sb3_policy(policy, observations, actions), type(policy).__name__
     if _is_module(policy) and not _takes_rng(getattr(policy, "act", None)):
         adapter, name = TorchPolicy(policy, observations, actions), type(policy).__name__
         problem = _problem_with(adapter, observations, actions)
@@ -53,7 +54,7 @@ def as_foreign_policy(policy: Any, observations: ObservationCodec, actions: Acti
     return _function_policy(policy, observations, actions), name
 
 
-def load_sb3_model(path: str | os.PathLike[str], observations: ObservationCodec) -> Policy:
+def load_sb3_model(path: str | os.PathLike[str], observations: ObservationCodec, actions: ActionCodec) -> Policy:
     """Return the policy of a Stable-Baselines3 model that was saved with model.save(path).
 
     The format holds pickled objects, which run code when they are loaded: load only files that you trust.
@@ -67,11 +68,13 @@ def load_sb3_model(path: str | os.PathLike[str], observations: ObservationCodec)
     where = repr(os.fspath(path))
     try:
         with zipfile.ZipFile(path) as archive:
+            require_reasonable_size(archive, os.path.getsize(path))
             data = json.loads(archive.read("data"))
         module, name = str(data["policy_class"]["__module__"]), str(data["policy_class"].get("__name__", ""))
-    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, OSError) as error:
+    except Exception as error:  # zipfile, zlib and json raise a dozen types on damaged files
         raise FileFormatError(
-            f"{where} is a zip file, but not one that Stable-Baselines3's model.save wrote ({type(error).__name__})"
+            f"{where} is a zip file, but not one that Stable-Baselines3's model.save wrote, or it is damaged "
+            f"({type(error).__name__}: {shortened(error, 200)})"
         ) from error
     algorithm = _algorithm(module, data)
     if algorithm is None:
@@ -85,7 +88,7 @@ def load_sb3_model(path: str | os.PathLike[str], observations: ObservationCodec)
         raise FileFormatError(
             f"{where} cannot be loaded by {algorithm.__name__} ({type(error).__name__}: {error})"
         ) from error
-    return _sb3_policy(model, observations, Path(path))
+    return _sb3_policy(model, observations, actions, Path(path))
 
 
 @dataclass(frozen=True)
@@ -215,19 +218,23 @@ def _restored(space: Any, flat: Array) -> Any:
     )
 
 
-def _sb3_policy(model: Any, observations: ObservationCodec, file: Path | None = None) -> Sb3Policy:
+def _sb3_policy(
+    model: Any, observations: ObservationCodec, actions: ActionCodec, file: Path | None = None
+) -> Sb3Policy:
     policy = getattr(model, "policy", model)
     if "recurrent" in type(model).__module__ or hasattr(policy, "lstm_actor"):
         raise PolicyError(
             f"{type(model).__name__} is recurrent, and steadyrl calls policies without a memory; write an object with "
             "act(observations, rng)"
         )
-    expected = getattr(policy, "observation_space", None)
-    if expected is not None and getattr(expected, "shape", None) != getattr(observations.space, "shape", None):
-        raise PolicyError(
-            f"the model {type(model).__name__} takes observations {expected}, and this environment has "
-            f"{observations.space}; give the environment that it was trained on, with the same wrappers"
-        )
+    for name, space in (("observation", observations.space), ("action", actions.space)):
+        expected = getattr(policy, f"{name}_space", None)
+        if expected is not None and _sizes(expected) != _sizes(space):
+            takes = "takes" if name == "observation" else "gives"
+            raise PolicyError(
+                f"the model {type(model).__name__} {takes} {name}s {expected}, and this environment has {space}; give "
+                "the environment that it was trained on, with the same wrappers"
+            )
     normaliser = model.get_vec_normalize_env() if hasattr(model, "get_vec_normalize_env") else None
     if normaliser is None and getattr(model, "_last_original_obs", None) is not None:  # only VecNormalize has set it
         raise PolicyError(_without_statistics(type(model).__name__, file))
@@ -241,6 +248,14 @@ def _sb3_policy(model: Any, observations: ObservationCodec, file: Path | None = 
     seen: Any = normaliser.obs_rms
     scale = (np.asarray(seen.mean), np.sqrt(seen.var + normaliser.epsilon), float(normaliser.clip_obs))
     return Sb3Policy(policy, observations, scale)
+
+
+def _sizes(space: Any) -> Any:
+    """Return what two spaces must share for one policy to serve both: shapes and numbers of choices, not bounds."""
+    if isinstance(space, spaces.Dict):
+        return {key: _sizes(part) for key, part in space.spaces.items()}
+    choices = np.asarray(getattr(space, "nvec", getattr(space, "n", ())))
+    return space.shape, choices.tolist()
 
 
 def _without_statistics(algorithm: str, file: Path | None) -> str:

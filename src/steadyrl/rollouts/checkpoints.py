@@ -13,6 +13,7 @@ those that were lost are run again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -82,13 +83,19 @@ class Checkpoint:
     def close(self) -> None:
         """Close the file. It stays if it holds a block, or damage that somebody may want to look at."""
         if not self._places and not self.damage and not self._file.closed:
-            self.path.unlink(missing_ok=True)
+            self._unlink()
         self._file.close()
 
     def remove(self) -> None:
         """Delete the file: what was collected is safe elsewhere."""
-        self.path.unlink(missing_ok=True)  # while it is locked, so that it is not another run's
+        self._unlink()
         self._file.close()
+
+    def _unlink(self) -> None:
+        """Delete the file by its name, unless another run's has come into its place: somebody moved or deleted ours."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path)):
+                self.path.unlink(missing_ok=True)
 
     def _begin(self, manifest: Mapping[str, Any]) -> None:
         self._file.seek(0)

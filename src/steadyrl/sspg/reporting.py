@@ -84,9 +84,9 @@ class TensorBoard:
         """Say so and write no more if a file cannot be written: a full disk is met again at the next checkpoint."""
         try:
             yield
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # TensorBoard wants names in UTF-8
             self._writer = None
-            reason = error.strerror or str(error)
+            reason = getattr(error, "strerror", None) or str(error)
             self._note(f"{self._folder!r} cannot be written ({reason}); training goes on without TensorBoard's files")
 
     def _without_its_own(self, problem: Any) -> None:
