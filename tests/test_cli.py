@@ -131,6 +131,9 @@ def test_policy_files_of_other_kinds_are_refused(tmp_path):
     process.save(tmp_path / "process.npz")
     result = run("check", tmp_path / "process.npz", "--policy", tmp_path / "process.npz")
     assert (result.returncode, "one named policy" in result.stderr) == (2, True)
+    (tmp_path / "empty.csv").write_text("")
+    result = run("check", tmp_path / "process.npz", "--policy", tmp_path / "empty.csv")
+    assert (result.returncode, "the file is empty" in result.stderr, "Warning" in result.stderr) == (2, True, False)
     np.savez(tmp_path / "many.npz", other=np.ones(3), policy=policy)
     assert run("check", tmp_path / "process.npz", "--policy", tmp_path / "many.npz").returncode == 0
 

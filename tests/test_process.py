@@ -383,3 +383,8 @@ def test_episodes_longer_than_any_number_are_refused():
         average_episode_length(process, uniform_policy(process))
     with pytest.raises(AccuracyError, match="beyond 1e308"):
         episode_performance(process, uniform_policy(process))
+
+
+def test_an_id_with_two_colons_is_told_what_an_id_is():
+    with pytest.raises(ProcessError, match="one colon at most"):
+        LearningProcess.from_gymnasium("a:b:c-v0")

@@ -145,6 +145,8 @@ def _read_array(path: Path) -> Any:
     if path.suffix == ".json":
         return np.array(json.loads(path.read_text()), dtype=float)
     if path.suffix in (".csv", ".txt"):
+        if not path.read_text().strip():
+            raise ValueError("the file is empty")
         return np.loadtxt(path, delimiter="," if path.suffix == ".csv" else None, ndmin=2)
     loaded = np.load(path, allow_pickle=False)
     if isinstance(loaded, np.ndarray):

@@ -159,6 +159,15 @@ def as_keywords(name: str, value: Any, error: type[SteadyrlError]) -> dict[str, 
     return dict(value)
 
 
+def check_id(environment: Any, error: type[SteadyrlError]) -> None:
+    """Raise an error for an environment's id with two colons, which Gymnasium answers with "too many values"."""
+    if isinstance(environment, str) and environment.count(":") > 1:
+        raise error(
+            f"Gymnasium cannot make {shown(environment, 300)}: an id has one colon at most, between the package that "
+            "registers the environment and its name, as in 'package:Name-v0'"
+        )
+
+
 def check_rng(rng: Any, error: type[SteadyrlError]) -> np.random.Generator:
     """Return the random generator, or raise `error` if it is something else, such as a seed."""
     if not isinstance(rng, np.random.Generator):

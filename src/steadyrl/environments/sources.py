@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from steadyrl.common.checks import as_keywords, shortened, shown
+from steadyrl.common.checks import as_keywords, check_id, shortened, shown
 from steadyrl.common.identity import fingerprint, is_own, readable_name
 from steadyrl.common.machine import Process
 from steadyrl.common.terminal import clean
@@ -168,11 +168,7 @@ def close_quietly(env: Any) -> None:
 
 def _make(id_or_spec: Any, arguments: Mapping[str, Any]) -> Any:
     name = id_or_spec if isinstance(id_or_spec, str) else id_or_spec.id
-    if isinstance(id_or_spec, str) and name.count(":") > 1:
-        raise RolloutError(
-            f"Gymnasium cannot make {shown(name, 300)}: an id has one colon at most, between the package that "
-            "registers the environment and its name, as in 'package:Name-v0'"
-        )
+    check_id(id_or_spec, RolloutError)
     if isinstance(id_or_spec, str) and name.split("/")[-1].split("-v")[0].endswith("BulletEnv") and ":" not in name:
         _import_bullet()
     try:

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import shown, whole_number
+from steadyrl.common.checks import check_id, shown, whole_number
 from steadyrl.common.terminal import clean
 from steadyrl.errors import ProcessError
 
@@ -46,6 +46,7 @@ def read_model(
         whole_number("the time limit", time_limit, ProcessError)
     if not isinstance(env_or_id, gymnasium.Env | str | gymnasium.envs.registration.EnvSpec):
         raise ProcessError(f"{shown(env_or_id)} is neither a Gymnasium environment nor the id of one")
+    check_id(env_or_id, ProcessError)
     if isinstance(env_or_id, gymnasium.Env):
         if make_arguments:
             raise ProcessError(f"{sorted(make_arguments)} are for gymnasium.make and need an id, not an Env")
