@@ -516,7 +516,8 @@ def outcome(function: Callable[..., Any], given: dict[str, Any], bad: dict[str, 
             ("an error with a sentence", "") if paths and error.errno else ("FOUND", f"{type(error).__name__}: {error}")
         )
     except TimeLimit:
-        asked = any(is_large(value) for value in bad.values())
+        whole_training = bad.get("settings", 0) is None  # the default settings of `train`
+        asked = whole_training or any(is_large(value) for value in bad.values())
         return ("stopped: a large task", "") if asked else ("FOUND", f"more than {SECONDS:g} s")
     except BaseException as error:
         import traceback
