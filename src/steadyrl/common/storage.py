@@ -91,14 +91,32 @@ def pack_archive(header: Mapping[str, Any], arrays: Mapping[str, Any], *, compre
     values = {name: np.asarray(value) for name, value in arrays.items()}
     digests = {name: array_digest(value) for name, value in values.items()}
     head = np.array(json.dumps({**header, "arrays": digests}, sort_keys=True))
-    buffer = io.BytesIO()
+    content = {_HEADER: head, **values}
     if compressed:
-        np.savez_compressed(buffer, allow_pickle=False, **{_HEADER: head}, **values)
-        size = sum(value.nbytes for value in values.values()) + head.nbytes
-        if not _too_large(size, buffer.tell()):
-            return buffer.getvalue()
-        buffer = io.BytesIO()  # so regular that it would be refused on loading
-    np.savez(buffer, allow_pickle=False, **{_HEADER: head}, **values)
+        found = _zipped(content, zipfile.ZIP_DEFLATED)
+        if not _too_large(
+            sum(value.nbytes for value in content.values()), len(found)
+        ):  # or it would be refused on loading
+            return found
+    return _zipped(content, zipfile.ZIP_STORED)
+
+
+def _zipped(arrays: Mapping[str, Any], compression: int) -> bytes:
+    """Return arrays as an npz archive, with the bytes of numpy's savez.
+
+    An interrupt while a member is being written stays an interrupt. From savez a ValueError would come instead, since
+    such an archive cannot be closed.
+    """
+    buffer = io.BytesIO()
+    archive = zipfile.ZipFile(buffer, "w", compression)
+    try:
+        for name, value in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, value, allow_pickle=False)
+        archive.close()
+    except BaseException:
+        archive.fp = None  # nothing is left to be closed, also when the archive is deleted
+        raise
     return buffer.getvalue()
 
 
