@@ -341,6 +341,23 @@ def test_what_a_factory_reads_from_a_module_of_ones_own_enters_its_fingerprint(t
     assert before[1] != after[1]
 
 
+def test_an_attribute_is_not_the_variable_of_that_name_in_the_script():
+    script = """
+class Walk:
+    def step(self):
+        self.t += 1
+        return [self.t > limit for _ in range(2)]
+"""
+
+    def digest(t, limit):
+        variables = {"__name__": "__main__", "t": t, "limit": limit}
+        exec(script, variables)
+        return fingerprint(variables["Walk"])
+
+    assert digest(t=1.0, limit=9) == digest(t=2.0, limit=9)  # t = time.time(), for one, is another in every run
+    assert digest(t=1.0, limit=9) != digest(t=1.0, limit=8)
+
+
 @pytest.mark.parametrize("first", [["__init__.py"], []])
 def test_what_a_factory_reads_from_modules_of_a_package_enters_its_fingerprint(tmp_path, monkeypatch, first):
     monkeypatch.syspath_prepend(tmp_path)

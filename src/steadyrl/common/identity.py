@@ -13,6 +13,7 @@ Where content does not say it all (a simulator behind a handle, state that chang
 from __future__ import annotations
 
 import copyreg
+import dis
 import functools
 import hashlib
 import io
@@ -38,6 +39,7 @@ _OF_EVERY_CLASS = (
     "__annotations__",
     "_abc_impl",
 )
+_READ_A_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "IMPORT_NAME")
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _GENERATORS = ("_np_random", "_np_random_seed")  # of Gymnasium's spaces: seeded by chance, reseeded before use
 
@@ -222,7 +224,7 @@ def _of_function(function: types.FunctionType) -> Iterator[Any]:
     if vars(function):
         yield vars(function)
     names = sorted(set(_names(function.__code__)))
-    for name in names:
+    for name in sorted(set(_names_of_globals(function.__code__))):
         if name in function.__globals__:
             yield from (name, *_read(function.__globals__[name], names))
 
@@ -291,8 +293,16 @@ def _of_object(value: Any) -> Iterator[Any]:
         yield None if items is None else list(items)
 
 
+def _names_of_globals(code: types.CodeType) -> Iterator[str]:
+    """Yield the names that code, and the code inside it, reads from its module: `self.t` is not the module's `t`."""
+    yield from (step.argval for step in dis.get_instructions(code) if step.opname in _READ_A_GLOBAL)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_of_globals(constant)
+
+
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Yield the names that code, and the code inside it, may read from its module."""
+    """Yield the names that code, and the code inside it, may read from its module or, as attributes, from others."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
