@@ -66,6 +66,7 @@ class Recorder(BaseCallback):
 
     def _on_training_end(self) -> None:
         self._close()
+        self._steady_envs.close()
 
     def _on_rollout_end(self) -> None:
         self._update += 1
