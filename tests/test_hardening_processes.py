@@ -80,6 +80,15 @@ def test_an_environment_that_forks_hangs_nothing_and_leaves_nothing_behind(tmp_p
     assert is_gone(int(Path(once).read_text()))
 
 
+def test_an_environment_that_forks_and_exits_does_not_hang_training(tmp_path):
+    once, settings = tmp_path / "once", Settings(updates=20, num_envs=1, n_steps=32, backend="processes")
+    try:
+        with pytest.raises(TrainingError, match="its process has ended"):
+            train(partial(Forking, str(once)), settings)
+    finally:
+        os.kill(int(once.read_text()), signal.SIGKILL)  # the child holds the pipe of its parent, which is gone
+
+
 def test_a_child_that_an_environment_forks_does_not_go_on_with_our_work(tmp_path):
     once = str(tmp_path / "once")
     found = collect_episodes(partial(Forking, once, True), "uniform", 20, block_size=10, backend="serial")

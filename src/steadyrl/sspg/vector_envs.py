@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
+import time
 import warnings
 from functools import partial
 from typing import Any
@@ -151,6 +153,20 @@ class TimedVectorEnv(AsyncVectorEnv):
             for process in self.processes:
                 process.kill()  # an environment may not listen to SIGTERM
         super().close_extras(timeout, terminate)
+
+    def _poll_pipe_envs(self, timeout: float | None = None) -> bool:
+        """Wait for all answers; raise EOFError if a process is gone, even if a child of it holds its pipe open."""
+        self._assert_is_running()
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        for pipe, process in zip(self.parent_pipes, self.processes, strict=True):
+            if pipe is None or pipe.closed:
+                return timeout is None
+            while not pipe.poll(min(1.0, max(0.0, until - time.monotonic()))):
+                if not process.is_alive() and not pipe.poll():
+                    raise EOFError("its process has ended")
+                if time.monotonic() >= until:
+                    return False
+        return True
 
     def _raise_if_errors(self, successes: Any) -> None:
         if not all(successes):

@@ -58,9 +58,10 @@ def _lost_workers(envs: Any, error: Exception) -> tuple[int, ...]:
         return ()
     broken = [i for i, pipe in enumerate(getattr(envs, "parent_pipes", ())) if pipe is None]  # raised, and was shut
     sentinels = [process.sentinel for process in envs.processes]
-    dying = isinstance(error, EOFError | OSError) and not broken  # its pipe is closed before it is gone
+    gone = [i for i, process in enumerate(envs.processes) if not process.is_alive()]  # its children may hold its pipes
+    dying = isinstance(error, EOFError | OSError) and not broken and not gone  # its pipe is closed before it is gone
     dead = wait(sentinels, timeout=_DYING if dying else 0.0)
-    return tuple(i for i, sentinel in enumerate(sentinels) if i in broken or sentinel in dead)
+    return tuple(i for i, sentinel in enumerate(sentinels) if i in broken or i in gone or sentinel in dead)
 
 
 def _shut_down(envs: Any, lost: tuple[int, ...]) -> None:
