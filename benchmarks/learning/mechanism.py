@@ -150,8 +150,12 @@ class Recorder(BaseCallback):
             skip = self._steps
         seen: dict[str, list[Any]] = {name: [] for name in ("observations", "actions", "rewards", "dones", "age")}
         for t in range(skip + self._steps):
-            actions, _ = self.model.predict(observations)
-            following, rewards, dones, infos = envs.step(actions)
+            with torch.no_grad():
+                actions = self.model.policy(torch.as_tensor(observations))[0].numpy()
+            # The gradient is of actions as they were drawn, as in the buffer; `predict` would have clipped them.
+            following, rewards, dones, infos = envs.step(
+                np.clip(actions, envs.action_space.low, envs.action_space.high)
+            )
             rewards = rewards.astype(np.float32)
             for i in np.flatnonzero(dones):
                 if infos[i].get("TimeLimit.truncated"):
