@@ -14,6 +14,7 @@ import sys
 import time
 import warnings
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -135,11 +136,15 @@ class Evaluations(BaseCallback):
 
 
 def commit() -> str:
-    """Return the commit of the code that runs, with a plus sign if it was changed since."""
-    folder = os.path.dirname(os.path.abspath(__file__))
-    command = ["git", "-C", folder, "describe", "--always", "--abbrev=10", "--match=", "--dirty=+"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"
+    """Return the commit of the code that runs, with a plus sign if the code (not the rows) was changed since."""
+    here = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(here), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+    changed = git("status", "--porcelain", "--", str(here.parents[1] / "src"), *map(str, here.glob("*.py")))
+    return (git("rev-parse", "--short=10", "HEAD") or "unknown") + "+" * bool(changed)
 
 
 def train(run: Run, moments: int = EVALUATIONS) -> dict[str, Any]:
