@@ -158,6 +158,12 @@ def test_masks_are_not_lost_in_silence(function):
         function(np.ma.array([0.5, 0.5], mask=[True, False]))
 
 
+@pytest.mark.parametrize("wrapped", [lambda row: [row, row], lambda row: ([0.5, 0.5], row), lambda row: [[row]]])
+def test_masks_inside_lists_are_not_lost_in_silence(wrapped):
+    with pytest.raises(SteadyrlError, match="is a masked array"):
+        as_numbers("values", wrapped(np.ma.array([0.5, 0.5], mask=[True, False])), SteadyrlError)
+
+
 @pytest.mark.parametrize("function", TAKE_AN_ARRAY)
 def test_gradients_are_not_lost_in_silence(function):
     with pytest.raises(SteadyrlError, match=r"requires grad.*\.detach\(\)\.cpu\(\)\.numpy\(\)"):

@@ -272,6 +272,21 @@ def test_masked_flags_are_refused(call):
         call(np.ma.masked_array([True, False], [True, False]))
 
 
+@pytest.mark.parametrize("hidden", ["no", None, 2])
+def test_whether_a_cut_hides_an_end_is_true_or_false(hidden):
+    statistics = FairStatistics(2, same_step=True)
+    with pytest.raises(StatisticsError, match=r"hidden is .*True or False"):
+        statistics.update([1.0, 1.0], [False, False], [True, False], hidden=hidden)
+    assert statistics.steps == 0
+
+
+def test_a_mask_in_one_row_of_many_steps_is_not_lost():
+    statistics = FairStatistics(2, same_step=True)
+    with pytest.raises(StatisticsError, match="masked array"):
+        statistics.update_many([np.ma.array([1.0, 1e9], mask=[False, True])], [[False, False]])
+    assert statistics.steps == 0
+
+
 def damaged_fair(name, value):
     statistics = FairStatistics(2, same_step=True)
     statistics.update([1.0, 1.0], [True, False])

@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 import time
+import warnings
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -339,6 +340,101 @@ def test_what_a_factory_reads_from_a_module_of_ones_own_enters_its_fingerprint(t
     after = fingerprint(by_name), fingerprint(_reading(own.read))
     assert before[0] != after[0]
     assert before[1] != after[1]
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        "def factory(): import own_late; return own_late.SPEED",
+        "def factory(): import own_late as late; return late.SPEED",
+        "def factory(): from own_late import SPEED; return SPEED",
+        "def factory(): from own_between import SPEED; return SPEED",
+        "class factory:\n    def __init__(self): from own_late import SPEED; self.speed = SPEED",
+    ],
+)
+def test_a_module_that_a_factory_imports_when_it_is_called_enters_its_fingerprint(tmp_path, monkeypatch, factory):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_between.py").write_text("from own_late import SPEED")
+
+    def digest(speed):
+        (tmp_path / "own_late.py").write_text(f"SPEED = {speed}\nraise SystemExit('it must not be run')")
+        importlib.invalidate_caches()
+        variables = {"__name__": "__main__"}
+        exec(factory, variables)
+        return fingerprint(variables["factory"])
+
+    assert digest(7) == digest(7)
+    assert digest(7) != digest(123)
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        lambda own: functools.partial(dict, settings=own),
+        lambda own: _class_with(own),
+        lambda own: lambda: own.SPEED,
+        lambda own: eval("lambda: getattr(own, 'SPEED')", {"own": own, "__name__": "__main__"}),
+        lambda own: eval("lambda: dict(settings=own)", {"own": own, "__name__": "__main__"}),
+    ],
+)
+def test_a_module_that_is_handed_on_enters_with_all_that_it_holds(tmp_path, monkeypatch, factory):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_values.py").write_text("import os, sys\nSPEED = 1")
+    own = importlib.import_module("own_values")
+    monkeypatch.setattr(own, "SPEED", 1)
+    before = fingerprint(factory(own))
+    assert fingerprint(factory(own)) == before
+    monkeypatch.setattr(own, "SPEED", 2)
+    assert fingerprint(factory(own)) != before
+
+
+class Compiled(torch.nn.Module):
+    def __init__(self, number: float, times: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((2,), number))
+        self.times = times
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight * self.times
+
+
+@pytest.mark.parametrize("way", ["trace", "script", "load"])
+def test_policies_that_torch_compiled_are_told_apart_by_what_they_hold(way):
+    def digest(number, times):
+        module = Compiled(number, times)
+        made = torch.jit.trace(module, torch.ones(2)) if way == "trace" else torch.jit.script(module)
+        return fingerprint(torch.jit.load(io.BytesIO(made.save_to_buffer())) if way == "load" else made)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit is deprecated, and in use
+        assert digest(1.0, 3) == digest(1.0, 3)
+        assert len({digest(1.0, 3), digest(2.0, 3), digest(1.0, 4)}) == 3
+
+
+def test_what_lies_deep_inside_enters_a_fingerprint():
+    def digest(number):
+        return fingerprint(functools.reduce(lambda made, _: (made,), range(1500), number))
+
+    assert digest(1) == digest(1)
+    assert digest(1) != digest(2)
+
+
+def test_the_class_of_a_class_and_the_kind_of_a_method_enter_its_fingerprint():
+    def made(number, kind):
+        of_classes = type("OfClasses", (type,), {"__call__": eval(f"lambda cls: {number}"), "__module__": "__main__"})
+        return of_classes("Made", (), {"part": kind(len), "__module__": "__main__"})
+
+    assert fingerprint(made(1, staticmethod)) == fingerprint(made(1, staticmethod))
+    assert fingerprint(made(1, staticmethod)) != fingerprint(made(2, staticmethod))
+    assert fingerprint(made(1, staticmethod)) != fingerprint(made(1, classmethod))
+
+
+def test_an_object_that_raises_when_it_is_asked_for_its_identity_has_a_fingerprint():
+    class Refusing:
+        def __getattr__(self, name):
+            raise RuntimeError(name)
+
+    assert fingerprint(Refusing()) == fingerprint(Refusing())
 
 
 def test_an_attribute_is_not_the_variable_of_that_name_in_the_script():

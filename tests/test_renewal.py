@@ -219,3 +219,7 @@ def test_starts_are_ends_after_a_detour():
 def test_bad_tolerances_are_refused():
     with pytest.raises(ToleranceError, match="tolerance is 0"):
         phase_mixing_time(EpisodeLengths([0, 1]), 0)
+
+
+def test_lengths_in_half_precision_are_read_without_a_warning():
+    assert EpisodeLengths.from_gymnasium(np.array([10, 2048], dtype=np.float16)).mean == 1030.0

@@ -175,6 +175,14 @@ def check_rng(rng: Any, error: type[SteadyrlError]) -> np.random.Generator:
     return rng
 
 
+def _has_a_mask(given: Any) -> bool:
+    """Return whether a value is a masked array, or a list of some: numpy would take what is under the masks."""
+    if isinstance(given, list | tuple):
+        kinds = set(map(type, given))
+        return not kinds <= {int, float} and any(map(_has_a_mask, given))
+    return np.ma.isMaskedArray(given)
+
+
 _MOST_ENTRIES = 10**8  # of a range that is made an array
 
 
@@ -182,7 +190,7 @@ def plain_array(what: str, given: Any, error: type[SteadyrlError]) -> NDArray[An
     """Return the value as a numpy array, or raise `error` if doing so would lose a mask, a gradient or sparsity."""
     if sp.issparse(given):
         raise error(f"{what} is a sparse matrix; it must be an ordinary array: {what}.toarray()")
-    if np.ma.isMaskedArray(given):
+    if _has_a_mask(given):
         raise error(
             f"{what} is a masked array, whose masked entries have no value here; give {what}.filled(value), or "
             f"{what}.compressed()"

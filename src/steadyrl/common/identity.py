@@ -1,7 +1,8 @@
 """Identity by content: what tells two environment factories, or two policies, apart.
 
 The fingerprint of a function is made of its code, its defaults, what it closes over and what it reads from its module
-and from others that are not installed packages; that of an object is made of its class and its state. Memory addresses,
+and from others that are not installed packages; of a module that it imports only when it is called, the whole code
+enters, which is read and not run. The fingerprint of an object is made of its class and its state. Memory addresses,
 file names, line numbers and the names of modules that are not installed do not enter, so the same script gives the same
 fingerprint in every process, run or imported, and another lambda, or the same class with other parameters, gives
 another one.
@@ -16,18 +17,26 @@ import copyreg
 import dis
 import functools
 import hashlib
+import importlib.util
 import io
+import itertools
+import pickletools
+import re
 import sys
 import sysconfig
 import types
+import zipfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 _SCALARS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented))
-_DEEPEST = 250
+_DEEPEST = 5000
+_LEVELS_OF_A_THREAD = 200  # each has its own limit of recursion
 _MADE_BY_A_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a statement `class` made it
 _OF_EVERY_CLASS = (
     "__module__",
@@ -39,8 +48,10 @@ _OF_EVERY_CLASS = (
     "__annotations__",
     "_abc_impl",
 )
-_READ_A_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "IMPORT_NAME")
+_READ_A_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+_OF_AN_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_NUMBERED = re.compile(r"[./]___torch_mangle_\d+")  # of compiled modules: how many there were before
 _GENERATORS = ("_np_random", "_np_random_seed")  # of Gymnasium's spaces: seeded by chance, reseeded before use
 
 
@@ -111,21 +122,34 @@ def _digest(value: Any, known: dict[int, tuple[bytes, Any]], within: list[int]) 
         return known[id(value)][0]
     if id(value) in within or len(within) > _DEEPEST:
         return hashlib.sha256(b"cycle").digest()
-    name = getattr(value, "steadyrl_identity", None)
-    if isinstance(name, str):
+    name = named_identity(value)
+    if name is not None:
         return hashlib.sha256(f"identity {name}".encode(errors="surrogatepass")).digest()
     within.append(id(value))
     try:
         parts = list(_children(value))
     except Exception:  # state that cannot be looked at from outside
         parts = [type(value), "opaque"]
-    digests = [_digest(part, known, within) for part in parts]
+    if len(within) % _LEVELS_OF_A_THREAD:
+        digests = [_digest(part, known, within) for part in parts]
+    else:
+        with ThreadPoolExecutor(1) as deeper:
+            digests = deeper.submit(lambda: [_digest(part, known, within) for part in parts]).result()
     if isinstance(value, set | frozenset):
         digests.sort()
     within.pop()
     result = hashlib.sha256(b"".join([type(value).__qualname__.encode(), b" ", *digests])).digest()
     known[id(value)] = result, value
     return result
+
+
+def named_identity(value: Any) -> str | None:
+    """Return the text that an object gives as its `steadyrl_identity`, or None."""
+    try:
+        name = getattr(value, "steadyrl_identity", None)
+    except Exception:  # somebody's own __getattr__
+        return None
+    return name if isinstance(name, str) else None
 
 
 def _of_scalar(value: Any) -> bytes:
@@ -163,7 +187,7 @@ def _children(value: Any) -> Iterator[Any]:
     elif isinstance(value, np.generic):
         yield from (_kind_of(value.dtype), value.tobytes())
     elif isinstance(value, types.ModuleType):
-        yield value.__name__
+        yield from _of_module(value)
     elif isinstance(value, type):
         yield from _of_class(value)
     elif isinstance(value, types.FunctionType):
@@ -192,6 +216,8 @@ def _children(value: Any) -> Iterator[Any]:
         yield from _of_mapping(value)
     elif callable(getattr(value, "detach", None)) and callable(getattr(value, "numpy", None)):  # a tensor
         yield from _of_tensor(value)
+    elif callable(getattr(value, "save_to_buffer", None)) and type(value).__module__.startswith("torch."):
+        yield from _of_compiled(value.save_to_buffer())
     else:
         yield from _of_object(value)
 
@@ -211,6 +237,40 @@ def _of_tensor(value: Any) -> Iterator[Any]:
         yield file.getvalue()
 
 
+def _of_compiled(saved: bytes) -> Iterator[Any]:
+    """Yield what a file of torch.jit holds: code, attributes and tensors, but not the lines of the source."""
+    with zipfile.ZipFile(io.BytesIO(saved)) as archive:
+        found: list[tuple[str, Any]] = []
+        for path in archive.namelist():
+            name, content = _NUMBERED.sub("", path.partition("/")[2]), archive.read(path)
+            if name.endswith(".pkl"):
+                steps = ((step.name, argument) for step, argument, _ in pickletools.genops(content))
+                found.append((name, [(s, _NUMBERED.sub("", a) if isinstance(a, str) else a) for s, a in steps]))
+            elif name.endswith(".py"):
+                found.append((name, _NUMBERED.sub("", content.decode())))
+            elif not name.endswith(".debug_pkl") and not name.startswith(".data/"):
+                found.append((name, content))
+        yield from sorted(found, key=repr)
+
+
+def _of_module(module: types.ModuleType) -> Iterator[Any]:
+    """Yield all that a module holds that is handed on as a value, since it cannot be told what is read from it."""
+    if not is_own_module(module.__name__):
+        yield module.__name__
+        return
+    for name, part in sorted(vars(module).items()):
+        if not name.startswith("__"):
+            yield from (name, *_handed_on(part))
+
+
+def _handed_on(value: Any) -> Iterator[Any]:
+    """Yield what can be read from a value by functions that are not known."""
+    if isinstance(value, types.ModuleType):
+        yield value
+    else:
+        yield from _read(value, [])
+
+
 def _of_mapping(value: Mapping[Any, Any]) -> Iterator[Any]:
     for key in sorted(value, key=_rough):
         if not (isinstance(key, str) and key in _GENERATORS):
@@ -227,6 +287,12 @@ def _of_function(function: types.FunctionType) -> Iterator[Any]:
     for name in sorted(set(_names_of_globals(function.__code__))):
         if name in function.__globals__:
             yield from (name, *_read(function.__globals__[name], names))
+    for name in sorted(set(_names_handed_on(function.__code__))):
+        if isinstance(function.__globals__.get(name), types.ModuleType):
+            yield from (name, function.__globals__[name])
+    imported: dict[str, types.CodeType] = {}
+    _import_code(function.__code__, str(function.__globals__.get("__package__") or ""), imported)
+    yield from (imported[name] for name in sorted(imported))
 
 
 def _read(value: Any, names: list[str], within: tuple[str, ...] = ()) -> Iterator[Any]:
@@ -253,13 +319,17 @@ def _read(value: Any, names: list[str], within: tuple[str, ...] = ()) -> Iterato
 def _of_class(kind: type) -> Iterator[Any]:
     """Yield a class's name and, where it is not a library's, the functions and values in it."""
     yield from (_module_of(kind), kind.__qualname__)
+    if is_own(type(kind)):
+        yield type(kind)
     if is_own(kind) or "<locals>" in kind.__qualname__:
         yield kind.__bases__
         for name, part in sorted(vars(kind).items()):
-            part = getattr(part, "__func__", part)  # what a staticmethod or a classmethod wraps
+            if isinstance(part, staticmethod | classmethod):
+                yield type(part).__name__
+                part = part.__func__
             part = (part.fget, part.fset, part.fdel) if isinstance(part, property) else part
             if name not in _OF_EVERY_CLASS and not isinstance(part, _SLOTS):
-                yield from (name, *_read(part, []))
+                yield from (name, *_handed_on(part))
 
 
 def _of_code(code: types.CodeType) -> Iterator[Any]:
@@ -295,10 +365,71 @@ def _of_object(value: Any) -> Iterator[Any]:
 
 def _names_of_globals(code: types.CodeType) -> Iterator[str]:
     """Yield the names that code, and the code inside it, reads from its module: `self.t` is not the module's `t`."""
-    yield from (step.argval for step in dis.get_instructions(code) if step.opname in _READ_A_GLOBAL)
+    yield from (step.argval for step in dis.get_instructions(code) if step.opname in (*_READ_A_GLOBAL, "IMPORT_NAME"))
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names_of_globals(constant)
+
+
+def _steps(code: types.CodeType) -> list[dis.Instruction]:
+    return [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]  # part of the next one
+
+
+def _names_handed_on(code: types.CodeType) -> Iterator[str]:
+    """Yield the names of the module that code, and the code inside it, uses otherwise than as in `name.attribute`."""
+    for step, following in itertools.pairwise(_steps(code)):
+        if step.opname in _READ_A_GLOBAL and following.opname not in _OF_AN_ATTRIBUTE:
+            yield step.argval
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_handed_on(constant)
+
+
+def _import_code(code: types.CodeType, package: str, found: dict[str, types.CodeType]) -> None:
+    """Add the code of the modules of one's own that code imports when it runs, and of those that these import.
+
+    None of them is run, so that it does not matter whether one was imported before.
+
+    Args:
+        code: of a function or a module.
+        package: that of its module, for relative imports.
+        found: the code of each module by its name.
+    """
+    steps = _steps(code)
+    for i, step in enumerate(steps):
+        if step.opname == "IMPORT_NAME":
+            level, parts = steps[i - 2].argval, steps[i - 1].argval or ()
+            try:
+                name = importlib.util.resolve_name("." * level + step.argval, package)
+            except ImportError:  # beyond the package
+                continue
+            for module in (name, *(f"{name}.{part}" for part in parts)):
+                _add_code_of(module, found)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            _import_code(constant, package, found)
+
+
+def _add_code_of(module: str, found: dict[str, types.CodeType]) -> None:
+    spec: ModuleSpec | None = None
+    name = ""
+    for part in module.split("."):
+        name = f"{name}.{part}" if name else part
+        try:
+            spec = PathFinder.find_spec(name, None if spec is None else spec.submodule_search_locations)
+            if spec is None or not _is_own_spec(spec):
+                return
+            code = None if name in found else spec.loader.get_code(name)  # type: ignore[union-attr]
+        except Exception:  # it cannot be read, or is no Python
+            return
+        if code is not None:
+            found[name] = code
+            _import_code(code, name if spec.submodule_search_locations is not None else name.rpartition(".")[0], found)
+
+
+def _is_own_spec(spec: ModuleSpec) -> bool:
+    file = spec.origin if spec.has_location else next(iter(spec.submodule_search_locations or ()), None)
+    return file is not None and spec.name.split(".")[0] != "steadyrl" and _is_own_file(file)
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
@@ -330,6 +461,10 @@ def is_own_module(module: str) -> bool:
     file = getattr(found, "__file__", None) or next(iter(getattr(found, "__path__", ())), None)
     if file is None or module.split(".")[0] == "steadyrl":
         return False
+    return _is_own_file(file)
+
+
+def _is_own_file(file: str) -> bool:
     path = Path(file)
     installed = {"site-packages", "dist-packages"} & set(path.parts)
     return not installed and not any(path.is_relative_to(folder) for folder in _libraries())

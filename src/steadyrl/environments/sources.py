@@ -16,7 +16,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from steadyrl.common.checks import as_keywords, check_id, shortened, shown
-from steadyrl.common.identity import fingerprint, is_own, readable_name
+from steadyrl.common.identity import fingerprint, is_own, named_identity, readable_name
 from steadyrl.common.machine import Process
 from steadyrl.common.terminal import clean
 from steadyrl.environments.process_env import ProcessEnv
@@ -69,8 +69,7 @@ class Source:
 
         A factory that names its identity (`steadyrl_identity`) is taken at its word.
         """
-        named = isinstance(getattr(self.factory, "steadyrl_identity", None), str)
-        if named or not description.content:
+        if named_identity(self.factory) is not None or not description.content:
             return self
         return replace(self, digest=fingerprint((self.digest, description.content)))
 

@@ -207,7 +207,7 @@ def as_gymnasium_lengths(lengths: ArrayLike | Sequence[int]) -> NDArray[np.int64
     if bad.any():
         i = int(np.argmax(bad))
         raise LengthsError(f"lengths[{i}] is {values[i]}; an episode's number of actions is a whole number, 0 or more")
-    if values.max() > LONGEST:
+    if float(values.max()) > LONGEST:  # half precision ends at 65,504
         raise LengthsError(
             f"lengths[{int(np.argmax(values))}] is {values.max():.10g}; that cannot be a length: more than {LONGEST:,} "
             "actions in an episode are not supported (count in units of several steps if they are real)"

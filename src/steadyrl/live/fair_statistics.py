@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import MOST_ENVS, as_numbers, check_level, is_number, shown, whole_number
+from steadyrl.common.checks import MOST_ENVS, as_numbers, check_flag, check_level, is_number, shown, whole_number
 from steadyrl.errors import StatisticsError
 from steadyrl.live import fair_law as law
 from steadyrl.live.fair_law import FairState, Flags
@@ -119,6 +119,7 @@ class FairStatistics:
         over = ended = self._flags(ended, "ended")
         if cut is not None:
             cut = self._flags(cut, "cut")
+            hidden = check_flag("hidden", hidden, StatisticsError)
             if ended.dot(cut):
                 both = np.flatnonzero(ended & cut).tolist()
                 raise StatisticsError(
