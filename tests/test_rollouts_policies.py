@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from steadyrl import collect_episodes
+from steadyrl import collect_episodes, collect_samples, evaluate
 from steadyrl.environments.codecs import action_codec, observation_codec
 from steadyrl.errors import FileFormatError, PolicyError
 from steadyrl.policies import NetworkPolicy, TabularPolicy, random_gaussian_policy
@@ -122,3 +122,34 @@ def test_the_safetensors_library_reads_what_is_written(tmp_path):
 def test_policies_that_would_be_misread_are_refused(policy, words):
     with pytest.raises(PolicyError, match=words):
         collect_episodes("FrozenLake-v1", policy, 3, backend="serial")
+
+
+class _Balance:
+    def act(self, observations, rng):
+        return (observations[:, 2] > 0).astype(int)
+
+
+class _BalanceInPlace(_Balance):
+    def act(self, observations, rng):
+        chosen = super().act(observations, rng)
+        observations -= 7.0  # as one that normalises in place does
+        return chosen
+
+
+def test_a_policy_that_changes_observations_in_place_does_not_change_what_is_recorded():
+    pure, rude = (
+        collect_episodes("CartPole-v1", policy, 5, backend="serial", trajectories=True, observation_sums=True)
+        for policy in (_Balance(), _BalanceInPlace())
+    )
+    assert np.array_equal(pure.trajectories.observations, rude.trajectories.observations)
+    assert np.array_equal(pure.ages.total, rude.ages.total)
+    pure, rude = (
+        collect_samples("CartPole-v1", policy, 5, [1, 2, 3], backend="serial")
+        for policy in (_Balance(), _BalanceInPlace())
+    )
+    assert np.array_equal(pure.observations, rude.observations)
+    pure, rude = (
+        evaluate("CartPole-v1", policy, steps=200, num_envs=4, backend="serial").report.mean_return
+        for policy in (_Balance(), _BalanceInPlace())
+    )
+    assert pure == rude

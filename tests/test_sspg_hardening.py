@@ -366,3 +366,32 @@ def test_a_run_whose_environment_is_made_with_a_function_is_resumed_and_with_ano
     assert paid(pay(1), 2, resume=True).updates == 2  # another function, at another address, that does the same
     with pytest.raises(TrainingError, match="resume it with the environment it was made for"):
         paid(pay(2), 3, resume=True)
+
+
+class Changing(gymnasium.Env):
+    """Changes the action that it is given, in place."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))
+    action_space = gymnasium.spaces.Box(-1, 1, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        action *= 0.5
+        return action + 0.0, float(action[0]), self.steps == 9, False, {}
+
+
+def test_a_run_whose_environment_changes_its_action_in_place_is_resumed(tmp_path, monkeypatch):
+    monkeypatch.setitem(gymnasium.registry, "Changing-v0", EnvSpec("Changing-v0", Changing))
+
+    def changing(updates, **how):
+        settings = Settings(updates=updates, learning_rate_decay="none", **SMALL)
+        return train("Changing-v0", settings, **how).history["return"]
+
+    whole = changing(3)
+    changing(2, out=tmp_path / "run")
+    assert changing(3, out=tmp_path / "run", resume=True) == whole

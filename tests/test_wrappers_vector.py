@@ -22,6 +22,7 @@ from steadyrl import Delays, EpisodeLengths, PhaseMonitor, StaggeredVectorEnv, d
 from steadyrl.errors import CopyLostError, DelaysError, PolicyError, ToleranceError, WrapperError
 from steadyrl.lengths.delays import stationary_ages
 from steadyrl.lengths.next_step_delays import allowing_for_resets, unforeseen_ends
+from steadyrl.wrappers import vectors
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 MODES = pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP, DISABLED], ids=lambda mode: mode.value)
@@ -899,3 +900,22 @@ def test_delays_that_were_not_designed_are_steps_of_the_stream():
     probabilities = np.array([0.0, 0.5, 0.5])
     delays = Delays(probabilities, 0.1)
     assert delays.for_same_step() is delays
+
+
+def test_a_step_looks_at_every_environment_once_however_many_are_truncated(monkeypatch):
+    looked_at, iterate = [], vectors.iterate
+
+    def counted(space, batch):
+        for row in iterate(space, batch):
+            looked_at.append(row)
+            yield row
+
+    monkeypatch.setattr(vectors, "iterate", counted)
+    envs = StaggeredVectorEnv(SyncVectorEnv([partial(Scripted, 0, (30,))] * 32, autoreset_mode=SAME_STEP), seed=0)
+    envs.reset(seed=0)
+    for _ in range(4):
+        cuts = envs.cuts
+        looked_at.clear()
+        envs.step(envs.action_space.sample())
+        assert len(looked_at) == (32 if envs.cuts > cuts else 0)
+    assert envs.cuts > 8

@@ -163,7 +163,7 @@ class ActionCodec:
     def sent(self, actions: Any) -> Any:
         """Return the actions as environments take them: clipped to the bounds of a Box, in the type of the space."""
         if self.low is None:  # numpy's integers: Gymnasium checks them faster than Python's
-            return np.asarray(actions).astype(self.dtype, copy=False)
+            return np.array(actions, dtype=self.dtype)  # a copy: an environment may change its action in place
         clipped = np.maximum(actions, self.low)
         np.minimum(clipped, self.high, out=clipped)
         return clipped.astype(self.dtype, copy=False)

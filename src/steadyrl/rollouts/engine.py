@@ -148,7 +148,10 @@ class _LaneSet:
 
     def act(self) -> None:
         """Choose actions for the present observations and send them off."""
-        actions = self.policy.act(self.seen.flattened(self.observations[self.tick]), self.rng)
+        observations = self.seen.flattened(self.observations[self.tick])
+        if not self.own:
+            observations = observations.copy()  # it may change them in place, and ours are the record
+        actions = self.policy.act(observations, self.rng)
         if self.actions is None or not self.own:
             actions = self.codec.checked(actions, self.count)
             self.codec.require_actions(actions, (lane for lane, start in self.starts.items() if start <= self.tick))

@@ -172,7 +172,7 @@ def _stepper(
 
 def _acting(policy: Policy, observations: Any, rng: np.random.Generator) -> Any:
     try:
-        return policy.act(observations, rng)
+        return policy.act(observations.copy(), rng)  # it may change them in place
     except SystemExit as error:
         raise RolloutError(
             f"the policy called sys.exit({error.code!r}); have it raise an error instead, or return actions"

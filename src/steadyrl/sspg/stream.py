@@ -153,8 +153,8 @@ class Stream:
 
     def _step(self, sent: Any) -> tuple[Any, Any, Any, Any]:
         """Step all environments; return rewards, terminated, truncated by a time limit, truncated early."""
+        self._log.append(sent.copy())  # an environment may change its action in place
         observations, rewards, terminated, truncated, infos = self._envs.step(sent)
-        self._log.append(sent)
         self._since += len(self._rows)
         self._seen.rows(observations, self._rows)
         cut = infos["_staggered"] if "staggered" in infos else np.zeros(len(self._over), dtype=bool)

@@ -24,8 +24,8 @@ from steadyrl.wrappers.vectors import (
     check_inside,
     put_info,
     read_mask,
-    single_observation,
-    take_info,
+    single_observations,
+    take_infos,
 )
 
 
@@ -212,30 +212,27 @@ class StaggeredVectorEnv(AnyVectorWrapper):
             for monitor in self._monitors:
                 monitor.restarted(cut)
             return observations, infos
-        infos = dict(infos)
-        for i in np.flatnonzero(cut).tolist():
-            take_info(infos, i)
+        infos, copies = dict(infos), np.flatnonzero(cut).tolist()
+        take_infos(infos, copies)
         observations, reset_infos = self._resets.reset(cut, observations)
-        for i in np.flatnonzero(cut).tolist():
-            put_info(self, infos, take_info(reset_infos, i), i)
+        for i, info in zip(copies, take_infos(reset_infos, copies), strict=True):
+            put_info(self, infos, info, i)
         return observations, infos
 
     def _end(self, observations: Any, infos: dict[str, Any], cut: Any) -> tuple[Any, dict[str, Any]]:
         """Show these environments as truncated, in the autoreset mode of the vector environment."""
-        infos = dict(infos)
+        infos, copies = dict(infos), np.flatnonzero(cut).tolist()
         if self._mode != AutoresetMode.SAME_STEP:
             self._cut = cut if self._mode == AutoresetMode.NEXT_STEP else None
-            for i in np.flatnonzero(cut).tolist():
+            for i in copies:
                 put_info(self, infos, {"staggered": True}, i)
             return observations, infos
-        final = [
-            (i, single_observation(self.env, observations, i), take_info(infos, i))
-            for i in np.flatnonzero(cut).tolist()
-        ]
+        final, ended = single_observations(self.env, observations, cut), take_infos(infos, copies)
         observations, reset_infos = self._resets.reset(cut, observations)
-        for i, observation, info in final:
-            ended = {"final_obs": observation, "final_info": {**info, "staggered": True}, "staggered": True}
-            put_info(self, infos, {**take_info(reset_infos, i), **ended}, i)
+        begun = take_infos(reset_infos, copies)
+        for i, observation, info, first in zip(copies, final, ended, begun, strict=True):
+            marks = {"final_obs": observation, "final_info": {**info, "staggered": True}, "staggered": True}
+            put_info(self, infos, {**first, **marks}, i)
         return observations, infos
 
     def _complain(self, done: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -114,12 +114,10 @@ def reset_some(
     return found, mask
 
 
-def single_observation(envs: VectorEnv[Any, Any, Any], batch: Any, copy: int) -> Any:
-    """Return the observation of one environment out of a batch."""
-    for i, row in enumerate(iterate(envs.observation_space, batch)):
-        if i == copy:
-            return copied(row)
-    raise IndexError(copy)
+def single_observations(envs: VectorEnv[Any, Any, Any], batch: Any, copies: Flags) -> list[Any]:
+    """Return the observations of some environments out of a batch."""
+    rows = zip(iterate(envs.observation_space, batch), copies.tolist(), strict=True)
+    return [copied(row) for row, wanted in rows if wanted]
 
 
 def cut_copies(infos: dict[str, Any]) -> Flags | None:
@@ -128,26 +126,30 @@ def cut_copies(infos: dict[str, Any]) -> Flags | None:
     return np.logical_or.reduce(np.array(found, dtype=bool)) if found else None
 
 
-def take_info(infos: dict[str, Any], copy: int) -> dict[str, Any]:
-    """Take the info of one environment out of batched infos: it is removed there, and returned as it was given."""
-    taken: dict[str, Any] = {}
+def take_infos(infos: dict[str, Any], copies: Sequence[int]) -> list[dict[str, Any]]:
+    """Take the infos of some environments out of batched infos: they are removed there, and returned as given."""
+    taken: list[dict[str, Any]] = [{} for _ in copies]
     for key in [key for key in infos if f"_{key}" in infos]:
         mask: Any = infos.get(f"_{key}")
         if key not in infos or getattr(mask, "dtype", None) != np.bool_:  # an environment has keys of such names itself
             continue
         mask = infos[f"_{key}"] = mask.copy()
-        if not mask[copy]:
+        places = [place for place, copy in enumerate(copies) if mask[copy]]
+        if not places:
             continue
-        value = infos[key]
+        value, having = infos[key], [copies[place] for place in places]
+        found: Sequence[Any]
         if isinstance(value, dict):
             infos[key] = value = dict(value)
-            taken[key] = take_info(value, copy)
+            found = take_infos(value, having)
         else:
             infos[key] = value.copy()
-            one = value[copy]
-            taken[key] = bool(one) if isinstance(one, np.bool_) else one  # Gymnasium batches only Python's as flags
-            infos[key][copy] = None if value.dtype == object else np.zeros((), value.dtype)[()]
-        mask[copy] = False
+            # Gymnasium batches only Python's booleans as flags
+            found = [bool(value[copy]) if isinstance(value[copy], np.bool_) else value[copy] for copy in having]
+            infos[key][having] = None if value.dtype == object else np.zeros((), value.dtype)[()]
+        for place, one in zip(places, found, strict=True):
+            taken[place][key] = one
+        mask[having] = False
         if not mask.any():
             del infos[key], infos[f"_{key}"]
     return taken
