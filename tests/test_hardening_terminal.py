@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from steadyrl import audit_log
+from steadyrl import audit_log, collect_episodes
 from steadyrl.cli import commands
 from steadyrl.common.figures import check_picture
 from steadyrl.common.files import locked
@@ -281,3 +281,28 @@ def test_logs_of_several_environments_are_not_taken_for_those_of_one(tmp_path):
     assert log.last.tolist() == [100, 120, 140, 160]
     with pytest.raises(FileFormatError, match=r"has 4 environments, but num_envs .* is 50"):
         read_episode_log(named, num_envs=50)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full")
+def test_messages_on_a_full_disk_cost_no_answer(tmp_path):
+    """The status was 1, which is what `check` says of a process that is not episodic, and nothing was printed."""
+    done = in_a_shell("check FrozenLake-v1", "2>/dev/full")
+    assert done.returncode == 0
+    assert "FrozenLake-v1" in done.stdout
+    assert in_a_shell("check nowhere", "2>/dev/full").returncode == 2
+    done = in_a_shell(f"collect CartPole-v1 --episodes 3 --backend serial --out {tmp_path / 'a.npz'}", "2>/dev/full")
+    assert (done.returncode, (tmp_path / "a.npz").exists()) == (0, True)
+
+
+def test_progress_that_cannot_be_shown_costs_no_episodes():
+    closed = io.StringIO()
+    closed.close()
+    assert len(collect_episodes("CartPole-v1", "uniform", 3, backend="serial", progress=closed)) == 3
+
+
+def test_a_command_in_a_deleted_directory_answers(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    words = f"cd {gone} && rmdir {gone} && {sys.executable} -m steadyrl check FrozenLake-v1"
+    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)

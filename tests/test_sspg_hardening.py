@@ -395,3 +395,41 @@ def test_a_run_whose_environment_changes_its_action_in_place_is_resumed(tmp_path
     whole = changing(3)
     changing(2, out=tmp_path / "run")
     assert changing(3, out=tmp_path / "run", resume=True) == whole
+
+
+def test_a_film_that_ffmpeg_could_not_finish_leaves_the_old_one(tmp_path):
+    """MoviePy does not ask how ffmpeg ended: the status was 0, and half a film took the place of the old one."""
+    (tmp_path / "a.mp4").write_bytes(b"good")
+    words = f"{sys.executable} -m steadyrl evaluate CartPole-v1 uniform --episodes 3 --video a.mp4"
+    done = subprocess.run(
+        ["bash", "-c", f"ulimit -f 1; {words}"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 2
+    assert "mean episode length" in done.stdout
+    assert "was not made" in done.stderr
+    assert (tmp_path / "a.mp4").read_bytes() == b"good"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
+
+
+@pytest.mark.parametrize(
+    ("command", "files"),
+    [
+        (["train", "--steps", "64", "--num-envs", "2", "--out", "out"], ["checkpoint.npz", "policy.safetensors"]),
+        (["diagnose", "--episodes", "64", "--out", "out"], ["report.html", "diagnosis.json", "lengths.txt"]),
+    ],
+)
+def test_files_are_written_where_they_were_asked_for_though_the_environment_goes_elsewhere(tmp_path, command, files):
+    """Training was lost at its end, and a report was written below the directory that the environment went to."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "walks.py").write_text(
+        "import os, gymnasium\nfrom gymnasium.envs.classic_control import CartPoleEnv\n"
+        "class Walks(CartPoleEnv):\n"
+        f"    def step(self, action):\n        os.chdir({str(elsewhere)!r})\n        return super().step(action)\n"
+        "gymnasium.register('Walks-v0', Walks, max_episode_steps=50)\n"
+    )
+    words = [sys.executable, "-m", "steadyrl", command[0], "walks:Walks-v0", "--backend", "serial", *command[1:]]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert set(files) <= {path.name for path in (tmp_path / "out").iterdir()}
+    assert not list(elsewhere.iterdir())

@@ -5,6 +5,7 @@
 - `options`: the options that several commands share
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -19,8 +20,9 @@ def main() -> None:
 
         run()
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        sys.stderr.flush()
+        with contextlib.suppress(OSError, AttributeError):  # standard error may be full, or not there
+            sys.stderr.write("interrupted\n")
+            sys.stderr.flush()
         os._exit(130)  # nothing is open yet, and Python would end by SIGINT if it came inside an exec of some import
 
 

@@ -6,6 +6,7 @@ error, 130 for Ctrl-C and SIGTERM, 141 where the reader of the output has gone.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -87,8 +88,9 @@ for command in (check, collect, diagnose, audit, audit_config, train, evaluate, 
 def run() -> None:
     """Run the command line; what can go wrong outside steadyrl is said in a sentence, without a traceback."""
     never_fail_to_print()
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # so that mypackage:Walk-v0 is found where the command is run
+    with contextlib.suppress(FileNotFoundError):  # the folder that we are in has been deleted
+        if "" not in sys.path and os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())  # so that mypackage:Walk-v0 is found where the command is run
     try:
         app()
     except SystemExit as error:

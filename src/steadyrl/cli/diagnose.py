@@ -102,6 +102,7 @@ def diagnose(
         names = ", ".join(name for name, there in given.items() if there)
         raise RolloutError(f"{names}: for episodes that are to be run; --from FILE takes those that are in the log")
     check_seed(seed)
+    place = None if out is None else out.absolute()  # an environment may change the working directory (os.chdir)
     if out is not None:
         _check_directory(out)
     if source:
@@ -127,8 +128,8 @@ def diagnose(
     if out is not None:
         found = replace(found, lengths_code=f"lengths = steadyrl.load_lengths({str(out / 'lengths.txt')!r})")
     _show(found, as_json=as_json, paper=paper)
-    if out is not None:
-        _write(found, out)
+    if out is not None and place is not None:
+        _write(found, out, place)
 
 
 def _diagnose_log(
@@ -191,10 +192,11 @@ def _show(found: Diagnosis, *, as_json: bool, paper: bool) -> None:
             say(f"warning: {sentence}")
 
 
-def _write(found: Diagnosis, out: Path) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    with locked(out, patience=30.0):  # so that the three files are of one run
-        write_report(found, out / "report.html", command=clean(shlex.join(["steadyrl", *sys.argv[1:]])))
-        write_atomically(out / "diagnosis.json", json.dumps(found.as_json(), indent=2).encode())
-        write_lengths(found.lengths, found.episodes, out / "lengths.txt")
+def _write(found: Diagnosis, out: Path, place: Path) -> None:
+    """Write the report in `place`, which is where `out` was when the command began."""
+    place.mkdir(parents=True, exist_ok=True)
+    with locked(place, patience=30.0):  # so that the three files are of one run
+        write_report(found, place / "report.html", command=clean(shlex.join(["steadyrl", *sys.argv[1:]])))
+        write_atomically(place / "diagnosis.json", json.dumps(found.as_json(), indent=2).encode())
+        write_lengths(found.lengths, found.episodes, place / "lengths.txt")
     say(f"wrote {out / 'report.html'}, diagnosis.json and lengths.txt")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,6 +80,7 @@ def evaluate(
     arguments = make_arguments(make)
     check_count("episodes", episodes)
     if video is not None:
+        place = video.absolute()  # an environment may change the working directory (os.chdir)
         if backend == "envpool":
             raise RolloutError("EnvPool's environments cannot be shown as pictures; use --backend serial for a video")
         backend = "serial" if backend == "auto" else backend
@@ -106,7 +108,7 @@ def evaluate(
     if video is not None:
         try:
             with output_to_stderr():
-                film = record_video(environment, found, video, make_arguments=arguments)
+                film = replace(record_video(environment, found, place, make_arguments=arguments), path=video)
         except (SteadyrlError, OSError) as error:  # a full disk must not cost the answer
             failure = error
     if as_json:

@@ -81,8 +81,13 @@ class Lines:
             self._say()
 
     def note(self, text: str) -> None:
-        """Print a line."""
-        print(clean(text), file=self._stream, flush=True)
+        """Print a line. One that cannot be written (a full disk, a closed file) is lost, and the run goes on."""
+        try:
+            print(clean(text), file=self._stream, flush=True)
+        except BrokenPipeError:
+            raise
+        except (OSError, ValueError):
+            return
 
     def end(self) -> None:
         """Print the last line, unless it has been printed."""
@@ -191,4 +196,8 @@ def progress_for(stream: TextIO | bool | None = None) -> Progress:
         return Silent()
     if not callable(getattr(target, "write", None)):
         raise SteadyrlError(f"progress is {shown(stream)}; it must be True, False, or a stream to write to")
-    return Bar(target) if callable(getattr(target, "isatty", None)) and target.isatty() else Lines(target)
+    try:
+        terminal = callable(getattr(target, "isatty", None)) and target.isatty()
+    except ValueError:  # the stream is closed
+        return Silent()
+    return Bar(target) if terminal else Lines(target)

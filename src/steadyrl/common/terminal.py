@@ -8,6 +8,7 @@ the latter. Styles are given as rich `Text`, never as markup.
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 from typing import TYPE_CHECKING, Any
@@ -78,7 +79,30 @@ def say(*parts: Any, stderr: bool = True) -> None:
 
 
 def never_fail_to_print() -> None:
-    """Have standard output and error write what their encoding lacks as an escape, instead of raising."""
+    """Have standard output and error write what their encoding lacks as an escape, instead of raising.
+
+    What standard error cannot take, because its disk is full or its terminal has gone, is lost: messages are not worth
+    a run. A reader that has gone still ends the program, and so does an answer that cannot be written.
+    """
+    try:
+        number = sys.stderr.fileno()
+    except (OSError, ValueError, AttributeError):  # there is none, or a test has put its own into its place
+        number = -1
+    if number == 2:
+        raw = io.BufferedWriter(_Messages(2, "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(raw, encoding=sys.stderr.encoding, write_through=True)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+
+
+class _Messages(io.FileIO):
+    """Standard error, on which a write that fails is a message that is lost."""
+
+    def write(self, content: Any) -> int:
+        try:
+            return super().write(content)
+        except BrokenPipeError:
+            raise
+        except OSError:
+            return len(content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -158,7 +159,7 @@ def _write(pictures: list[Any], rate: int, target: Path) -> None:
             if target.suffix == ".gif":
                 clip.write_gif(str(temporary), logger=None)
             else:
-                clip.write_videofile(str(temporary), logger=None, audio=False)
+                _write_film(clip, rate, temporary)
     except OSError as error:
         problem = (error.errno, error.strerror, str(target)) if error.errno is not None else (str(error),)
         error.__traceback__ = error.__context__ = error.__cause__ = None
@@ -168,3 +169,23 @@ def _write(pictures: list[Any], rate: int, target: Path) -> None:
         sys.unraisablehook = hook
     if problem is not None:
         raise OSError(*problem)
+
+
+def _write_film(clip: Any, rate: int, path: Path) -> None:
+    """Have ffmpeg write a film; it has ended when this returns or raises, so that it writes no file afterwards.
+
+    MoviePy's `write_videofile` does not ask how ffmpeg ended: a film that a full disk cut short would count as written.
+    """
+    from moviepy.video.io.ffmpeg_writer import FFMPEG_VideoWriter
+
+    with FFMPEG_VideoWriter(str(path), clip.size, rate, codec="libx264") as writer:
+        process = writer.proc
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and its status says how
+            for picture in clip.iter_frames(fps=rate, dtype="uint8", logger=None):
+                process.stdin.write(picture.tobytes())
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        said = process.stderr.read().decode(errors="replace").strip().splitlines()
+        if process.wait() != 0:
+            reason = said[-1] if said else "it gave no reason; is the disk full?"
+            raise OSError(f"ffmpeg ended with status {process.returncode}: {reason}")
