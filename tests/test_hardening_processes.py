@@ -659,3 +659,45 @@ def test_children_that_environments_fork_fork_no_more(tmp_path, capfd, where, th
     assert 6 <= len(children) <= 20  # copies of the block, of the description and of the look at repeatability
     assert all(is_gone(child) for child in children)
     assert "Traceback" not in capfd.readouterr().err
+
+
+RUDE = """
+import sys, threading, time, gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+class Rude(CartPoleEnv):
+    def step(self, action):
+        if not hasattr(sys, "was_rude"):
+            sys.was_rude = True
+            {rude}
+        return super().step(action)
+gymnasium.register("Rude-v0", Rude, max_episode_steps=50)
+"""
+
+
+def rude(tmp_path, what, *words):
+    (tmp_path / "rude.py").write_text(RUDE.format(rude=what))
+    command = [sys.executable, "-m", "steadyrl", *words]
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["evaluate", "rude:Rude-v0", "uniform", "--episodes", "5", "--backend", "serial"], 0),
+        (["train", "rude:Rude-v0", "--steps", "64", "--num-envs", "2", "--backend", "serial", "--out", "out"], 0),
+        (["collect", "rude:Rude-v0", "--episodes", "5", "--backend", "serial", "--out", "nowhere/a.npz"], 2),
+    ],
+)
+def test_a_thread_that_an_environment_leaves_does_not_keep_a_command_from_ending(tmp_path, words, status):
+    done = rude(tmp_path, "threading.Thread(target=time.sleep, args=(600,)).start()", *words)
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_environment_that_closes_standard_output_is_named(tmp_path):
+    words = ["train", "rude:Rude-v0", "--steps", "64", "--num-envs", "2", "--backend", "serial", "--out", "out"]
+    done = rude(tmp_path, "sys.stdout.close()", *words)
+    assert done.returncode == 2
+    assert "closed standard output" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "out" / "policy.safetensors").exists()

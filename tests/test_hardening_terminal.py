@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import unicodedata
 
 import pytest
 
@@ -32,6 +33,21 @@ def test_text_from_outside_holds_nothing_that_a_terminal_obeys():
     assert clean_line("Walk-v0\nerror: forged") == "Walk-v0 error: forged"
     assert clean(os.fsdecode(b"caf\xe9.csv")) == "caf\ufffd.csv"
     assert clean("\x1b]0;never closed") == "0;never closed", "our own words after it must not be swallowed"
+
+
+def test_no_invisible_character_makes_two_names_look_alike():
+    joiners = {0x200C, 0x200D}  # which some scripts need, and which change what is seen
+    seen = {*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}  # signs around numbers
+    hidden = {c for c in range(0x110000) if unicodedata.category(chr(c)) == "Cf"} - joiners - seen
+    assert [hex(c) for c in sorted(hidden) if clean(chr(c))] == []
+    assert clean("Hop\u3164per\ufe0f\U000e0101") == "Hopper"
+
+
+@pytest.mark.parametrize("arguments", [["diagnose", "--\u202ex"], ["--\u202ex"], ["diagnose", "--seed", "\u202e1"]])
+def test_arguments_that_are_not_understood_are_shown_as_text(arguments):
+    done = subprocess.run([sys.executable, "-m", "steadyrl", *arguments], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "\u202e" not in done.stdout + done.stderr
 
 
 def test_no_console_takes_markup_or_emoji_codes(monkeypatch):

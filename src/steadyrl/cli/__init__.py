@@ -9,6 +9,8 @@ import contextlib
 import os
 import signal
 import sys
+import threading
+import time
 from typing import Any
 
 
@@ -24,6 +26,23 @@ def main() -> None:
             sys.stderr.write("interrupted\n")
             sys.stderr.flush()
         os._exit(130)  # nothing is open yet, and Python would end by SIGINT if it came inside an exec of some import
+    except SystemExit as error:
+        _end_without_threads(error.code)
+        raise
+
+
+def _end_without_threads(status: Any, patience: float = 5.0) -> None:
+    """End now if an environment left a thread that runs on: all is saved and printed, and Python would wait for it."""
+    deadline = time.monotonic() + patience
+    left = [thread for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
+    for thread in left:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if any(thread.is_alive() for thread in left):
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.write("warning: the environment or the policy left a thread that runs on; it was ended\n")
+            sys.stderr.flush()
+        os._exit(status if isinstance(status, int) else 0 if status is None else 1)
 
 
 def __getattr__(name: str) -> Any:

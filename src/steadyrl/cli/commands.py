@@ -10,10 +10,11 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from steadyrl import __version__
 from steadyrl.cli.audit import audit
@@ -24,12 +25,40 @@ from steadyrl.cli.diagnose import diagnose
 from steadyrl.cli.evaluate import evaluate
 from steadyrl.cli.reproduce import reproduce
 from steadyrl.cli.train import train
-from steadyrl.common.terminal import never_fail_to_print, say, styled
+from steadyrl.common.terminal import clean_line, never_fail_to_print, say, styled
 from steadyrl.errors import RolloutError, SteadyrlError
 
 _LONGEST = 2000  # letters of an error; values of thousands of digits are cut in the middle
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False)
+_USAGE_ERROR: Any = typer.BadParameter.__base__  # Click's; recent Typers have a copy of Click that they do not export
+
+
+class _CleanUsageErrors(TyperGroup):
+    """Typer's group of commands, whose errors about arguments show them as text that controls nothing."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Read the arguments before the command's name."""
+        with _clean_usage_errors():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Read the arguments of the command, and run it."""
+        with _clean_usage_errors():
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def _clean_usage_errors() -> Iterator[None]:
+    try:
+        yield
+    except _USAGE_ERROR as error:
+        error.message = clean_line(error.message)
+        raise
+
+
+app = typer.Typer(
+    cls=_CleanUsageErrors, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False
+)
 
 
 @app.callback(invoke_without_command=True)
@@ -105,6 +134,10 @@ def run() -> None:
     except MemoryError as error:
         more = f" ({error})" if str(error) else ""
         _end(f"this needs more memory than there is{more}; ask for less at once: fewer episodes, copies or states")
+    except ValueError:
+        if not getattr(sys.stdout, "closed", False):
+            raise
+        _end("the environment or the policy closed standard output, where the answer goes; have it leave it open")
     except RecursionError as error:
         _end(f"something is nested too deeply to be worked on ({error}): the environment, the policy or a file")
 

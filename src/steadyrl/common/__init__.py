@@ -5,7 +5,7 @@
 - `detours`: `Perturbation`, the distribution of the paper's detour at episode start
 - `files`: files that are never half-written, and locks that keep two runs apart
 - `storage`: npz archives with a JSON header and digests of all arrays; values as JSON; no pickle
-- `identity`: fingerprints of functions and objects by content
+- `identity`: fingerprints of functions and objects by content; `own_code`: which code is no installed package's
 - `values`: equality, hash and repr of dataclasses that hold arrays
 - `quiet`: standard output kept free of what environments print
 - `terminal`: text from outside, shown on a terminal without controlling it

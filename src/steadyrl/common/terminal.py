@@ -23,7 +23,17 @@ _SEQUENCES = re.compile(
     r"|\x1b[ -/]*[0-~]"  # all others, two characters or a few
 )
 _DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-_INVISIBLE = (0x00AD, 0x200B, 0x2060, 0xFEFF)  # with them, two different names look alike
+_INVISIBLE = (  # with them, two different names look alike: soft hyphens, fillers, tags, selectors of variants, ...
+    *(0x00AD, 0x034F, 0x115F, 0x1160, 0x180E, 0x200B, 0x3164, 0xFEFF, 0xFFA0),
+    *range(0x2060, 0x2066),
+    *range(0x206A, 0x2070),
+    *range(0xFE00, 0xFE10),
+    *range(0xFFF9, 0xFFFC),
+    *range(0x13430, 0x13440),
+    *range(0x1BCA0, 0x1BCA4),
+    *range(0x1D173, 0x1D17B),
+    *range(0xE0000, 0xE0200),
+)
 _CONTROLS = {
     code: None for code in (*range(0x20), *range(0x7F, 0xA0), *_DIRECTIONS, *_INVISIBLE) if chr(code) not in "\n\t"
 }

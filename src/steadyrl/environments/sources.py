@@ -16,8 +16,9 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from steadyrl.common.checks import as_keywords, check_id, shortened, shown
-from steadyrl.common.identity import fingerprint, is_own, named_identity, readable_name
+from steadyrl.common.identity import fingerprint, named_identity, readable_name
 from steadyrl.common.machine import Process
+from steadyrl.common.own_code import is_own
 from steadyrl.common.terminal import clean
 from steadyrl.environments.process_env import ProcessEnv
 from steadyrl.errors import MissingExtraError, RolloutError, SteadyrlError
