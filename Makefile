@@ -58,9 +58,14 @@ fuzz: $(VENV)/.dev  ## attack files, calls, runs, texts and environments (half a
 	$(BIN)/python fuzz/page.py
 
 SCALE ?= whole
-study: $(VENV)/.dev  ## the study of learning, row by row (hours; stop and go on at will); SCALE=quick tests its machinery
+study: $(VENV)/.dev $(if $(filter whole,$(SCALE)),$(JAX_VENV)/.dev)  ## the study of learning, row by row (hours; stop and go on at will); SCALE=quick tests its machinery
 	$(PIP) --editable '.[bench]'
 	$(BIN)/python benchmarks/learning/study.py --scale $(SCALE)
+	$(BIN)/python benchmarks/learning/mechanism.py $(if $(filter quick,$(SCALE)),--quick)
+ifeq ($(SCALE),whole)
+	$(JAX_BIN)/python benchmarks/learning/parallel.py
+	$(BIN)/python benchmarks/learning/analysis.py
+endif
 
 clean:  ## remove the virtual environments
 	rm -rf $(VENV) $(JAX_VENV) .venv-peers

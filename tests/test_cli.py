@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from steadyrl import Episodes, LearningProcess, Perturbation, average_episode_length, perturb, uniform_policy
+from steadyrl.cli import app
+from steadyrl.errors import FileFormatError
 from steadyrl.exact import gallery
 
 
@@ -136,6 +138,28 @@ def test_policy_files_of_other_kinds_are_refused(tmp_path):
     assert (result.returncode, "the file is empty" in result.stderr, "Warning" in result.stderr) == (2, True, False)
     np.savez(tmp_path / "many.npz", other=np.ones(3), policy=policy)
     assert run("check", tmp_path / "process.npz", "--policy", tmp_path / "many.npz").returncode == 0
+
+
+def test_damaged_policy_files_are_refused_with_a_sentence(tmp_path):
+    process, policy = gallery.periodic()
+    process.save(tmp_path / "process.npz")
+    np.savez_compressed(tmp_path / "whole.npz", policy=np.tile(policy, (20, 1)))
+    np.save(tmp_path / "whole.npy", policy)
+    zipped, plain = (bytearray((tmp_path / name).read_bytes()) for name in ("whole.npz", "whole.npy"))
+    flipped, header = zipped.copy(), plain.copy()
+    flipped[80] ^= 255
+    header[20:25] = b"((((("
+    damaged = {
+        "cut.npz": zipped[: len(zipped) // 2],
+        "flipped.npz": flipped,
+        "header.npy": header,
+        "huge.json": b"[[1" + b"0" * 400 + b", 0]]",
+        "deep.json": b"[" * 100_000,
+    }
+    for name, content in damaged.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(FileFormatError, match=f"{name}' does not hold an array of probabilities"):
+            app(["check", str(tmp_path / "process.npz"), "--policy", str(tmp_path / name)], standalone_mode=False)
 
 
 def test_a_perturbed_process_is_checked_as_it_is(tmp_path):

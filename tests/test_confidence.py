@@ -145,6 +145,7 @@ def test_relative_error_is_half_the_width_and_counts_the_estimate_in():
         (lambda: steady_state_mean([1.0], [1]), "at least two episodes"),
         (lambda: steady_state_mean([1.0, 2.0], [1, 2], level=1), "level is 1"),
         (lambda: bootstrap(BELL, 0, rng=np.random.default_rng(0)), "episodes is 0"),
+        (lambda: bootstrap(BELL, 2**31, rng=np.random.default_rng(0)), "500000000 at most"),
         (lambda: bootstrap(BELL, 10, rng=np.random.default_rng(0), level=90), "level is 90"),
     ],
 )

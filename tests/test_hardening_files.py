@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 import time
+import types
 import warnings
 import zipfile
 from dataclasses import replace
@@ -37,6 +38,7 @@ from steadyrl.common import files, storage
 from steadyrl.common.identity import content_text, fingerprint, readable_name
 from steadyrl.common.storage import array_digest, load_arrays, locked, save_arrays, write_atomically, written_atomically
 from steadyrl.environments.codecs import action_codec, observation_codec
+from steadyrl.environments.sources import as_source, describe
 from steadyrl.errors import FileFormatError, ProcessError, RolloutError, TrainingError
 from steadyrl.lengths.files import read_lengths
 from steadyrl.policies.files import load_policy
@@ -409,6 +411,93 @@ def test_policies_that_torch_compiled_are_told_apart_by_what_they_hold(way):
         warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit is deprecated, and in use
         assert digest(1.0, 3) == digest(1.0, 3)
         assert len({digest(1.0, 3), digest(2.0, 3), digest(1.0, 4)}) == 3
+
+
+MADE_BY_NAME = """
+import importlib
+
+import scripted
+
+
+class Sim:
+    def length(self):
+        return {length}
+
+
+def reward(action):
+    return {length}
+
+
+class Walk(scripted.Dice):
+    def __init__(self):
+        super().__init__()
+        self.parts = {{"part": {made}}}
+"""
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        'globals()["S" + "im"]()',
+        'eval("S" + "im")()',
+        'getattr(importlib.import_module(__name__), "rew" + "ard")',
+        'importlib.import_module("tasks_" + "by_name")',
+        'importlib.import_module("tasks_" + "by_name").Task()',
+    ],
+)
+def test_what_an_environment_makes_by_a_name_enters_its_digest(tmp_path, monkeypatch, made):
+    """As task and simulator of a configuration; another simulator was gone on with silently."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def digest(length):
+        (tmp_path / "made_by_name.py").write_text(MADE_BY_NAME.format(length=length, made=made))
+        (tmp_path / "tasks_by_name.py").write_text(f"class Task:\n    def length(self):\n        return {length}\n")
+        for name in ("made_by_name", "tasks_by_name"):
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        source = as_source(lambda: importlib.import_module("made_by_name").Walk())
+        return source.described(describe(source)).digest
+
+    assert digest(3) == digest(3) != digest(4)
+
+
+def test_a_compiled_module_of_ones_own_enters_by_its_file(tmp_path, monkeypatch):
+    """A simulator in C++ or Cython that was built again with another wind was gone on with silently."""
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / f"windy_sim{importlib.machinery.EXTENSION_SUFFIXES[0]}"
+
+    def late():
+        import windy_sim
+
+        return windy_sim.make()
+
+    def fingerprints(content):
+        file.write_bytes(content)
+        importlib.invalidate_caches()
+        loaded = types.ModuleType("windy_sim")
+        loaded.__file__, loaded.Sim = str(file), type("Sim", (), {"__module__": "windy_sim"})
+        monkeypatch.setitem(sys.modules, "windy_sim", loaded)
+        return fingerprint(late), fingerprint(loaded.Sim)
+
+    first = fingerprints(b"one")
+    assert fingerprints(b"one") == first
+    assert [a == b for a, b in zip(first, fingerprints(b"another"), strict=True)] == [False, False]
+
+
+def test_neither_the_shell_nor_the_place_of_a_file_enters_a_fingerprint(monkeypatch):
+    """What reads `environ`, or a file beside its own, could not be resumed from another shell or folder."""
+    from os import environ
+
+    def debug():
+        return environ.get("DEBUG")
+
+    there = {"debug": debug, "os": os, "__name__": "walk", "__file__": "/a/walk.py"}
+    exec("def make():\n    return os.path.dirname(__file__), __name__, debug()", there)
+    before = fingerprint(there["make"])
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    there |= {"__name__": "__main__", "__file__": "/b/walk.py"}
+    assert fingerprint(there["make"]) == before
 
 
 def test_what_lies_deep_inside_enters_a_fingerprint():
@@ -1169,7 +1258,9 @@ def test_an_environment_whose_file_was_edited_is_not_gone_on_with(tmp_path, entr
     module.write_text(EDITED.format(goal=7, entry=entry))
     second = collect("8", "--resume")
     assert second.returncode == 2
-    assert "the environment's code is not what it was" in " ".join(second.stderr.split())
+    said = " ".join(second.stderr.split())
+    assert "the environment's code, or a value that it reads, is not what it was" in said
+    assert "steadyrl_identity" in said
     assert Episodes.load(out).lengths.tolist() == [5] * 8
 
 

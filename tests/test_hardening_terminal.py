@@ -188,6 +188,25 @@ def test_ctrl_c_and_sigterm_end_with_one_line_and_130(number, wait):
     assert "Traceback" not in errors
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_after_the_end_does_not_change_the_status(number):
+    """Python gives signals back to the system before it clears its modules, which takes up to a second."""
+    script = f"""
+import os, sys
+
+class Late:
+    def __del__(self, kill=os.kill, process=os.getpid()):
+        kill(process, {int(number)})
+
+late = Late()
+sys.argv = ["steadyrl", "--version"]
+from steadyrl.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout[:8], done.stderr) == (0, "steadyrl", "")
+
+
 def test_an_answer_is_printed_though_its_video_cannot_be_written(monkeypatch, capsys, tmp_path):
     """The disk may be full after hours of evaluation; the answer came after the video, and was lost with it."""
 
@@ -203,6 +222,38 @@ def test_an_answer_is_printed_though_its_video_cannot_be_written(monkeypatch, ca
     assert end.value.code == 2
     assert json.loads(found.out)["episodes"] == 3
     assert "was not made ([Errno 28] No space left on device)" in found.err
+
+
+@pytest.mark.parametrize(("problem", "status"), [(KeyboardInterrupt(), 130), (ValueError("empty"), 2)])
+def test_neither_ctrl_c_nor_a_renderer_costs_an_evaluation_its_answer(monkeypatch, capsys, tmp_path, problem, status):
+    def fail(*_, **__):
+        raise problem
+
+    monkeypatch.setattr("steadyrl.cli.evaluate.record_video", fail)
+    words = ["evaluate", "CartPole-v1", "uniform", "--episodes", "3", "--video", str(tmp_path / "v.gif"), "--json"]
+    monkeypatch.setattr(sys, "argv", ["steadyrl", *words])
+    with pytest.raises(SystemExit) as end:
+        commands.run()
+    found = capsys.readouterr()
+    assert end.value.code == status
+    assert json.loads(found.out)["episodes"] == 3
+    assert ("interrupted" if status == 130 else "was not made (ValueError: empty)") in found.err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full")
+def test_files_are_written_though_the_answer_cannot_be_printed(tmp_path):
+    """As in `diagnose ... --out report | head`: after all episodes were run, there was no report."""
+    log = tmp_path / "monitor.csv"
+    log.write_text("#{}\nr,l,t\n" + "".join(f"1,{10 + i % 3},{i}\n" for i in range(50)))
+    for words, name in (
+        (f"diagnose --from {log} --out {tmp_path / 'report'}", "report/lengths.txt"),
+        (f"audit {log} --plot {tmp_path / 'a.svg'}", "a.svg"),
+        (f"check FrozenLake-v1 --plot {tmp_path / 'c.svg'}", "c.svg"),
+    ):
+        done = in_a_shell(words, ">/dev/full")
+        assert done.returncode == 2, done.stderr
+        assert "No space left on device" in done.stderr
+        assert (tmp_path / name).exists(), words
 
 
 def test_an_answer_is_printed_though_its_picture_cannot_be_written(monkeypatch, capsys, tmp_path):

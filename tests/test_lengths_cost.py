@@ -10,6 +10,7 @@ from steadyrl import (
     Delays,
     EpisodeLengths,
     MarginalMoments,
+    Perturbation,
     batch_distance,
     bootstrap,
     compare_strategies,
@@ -22,6 +23,7 @@ from steadyrl import (
     uniform_delays,
 )
 from steadyrl.errors import DelaysError, LengthsError, MixingTimeError, PerturbationError, ToleranceError
+from steadyrl.lengths import renewal
 from steadyrl.lengths.age_sums import AgeSums
 from steadyrl.lengths.confidence import mixing_time_or_never
 from steadyrl.lengths.strategies import RANKING
@@ -62,6 +64,48 @@ def test_a_mixing_time_within_a_few_blocks_is_the_first_time_below_the_tolerance
         found = phase_mixing_time(lengths, tolerance)
         assert found == plain_mixing_time(lengths, tolerance, int(2 * found + 10))
         assert isinstance(found, int)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_perturbed_mixing_time_found_between_bounds_follows_the_last_time_above_the_tolerance(seed, monkeypatch):
+    monkeypatch.setattr(renewal, "_DIRECT_WORK", 1)  # so that bounds decide wherever they can
+    rng = np.random.default_rng(seed)
+    lengths = EpisodeLengths.from_gymnasium(rng.integers(0, int(rng.integers(2, 80)), 4))
+    detours = (
+        Perturbation(float(rng.uniform(0.2, 0.97))),
+        Perturbation(float(rng.uniform(0.2, 0.8)), recursive=False),
+        Perturbation.from_detour(rng.dirichlet(np.ones(int(rng.integers(2, 40))))),
+    )
+    for perturbation in detours:
+        for tolerance in (0.3, 0.01, 0.001):
+            try:
+                found = phase_mixing_time(lengths, tolerance, perturbation, longest=20_000)
+            except MixingTimeError:
+                continue
+            if math.isfinite(found):
+                above = np.flatnonzero(phase_distance(lengths, int(found) + 500, perturbation) >= tolerance)
+                assert found == above[-1] + 1
+
+
+def test_a_perturbed_mixing_time_of_long_lengths_adds_up_few_sums_over_ages(monkeypatch):
+    terms, exact = [], renewal._Perturbed._exact
+
+    def counted(self, first, end):
+        terms.append((end - first) * len(self.survival))
+        return exact(self, first, end)
+
+    monkeypatch.setattr(renewal._Perturbed, "_exact", counted)
+    lengths = EpisodeLengths.from_gymnasium(np.random.default_rng(0).integers(1, 20_000, 1000))
+    found = phase_mixing_time(lengths, 0.01, Perturbation(0.999))
+    assert found > 2 * lengths.longest
+    assert sum(terms) < 0.02 * found * lengths.longest
+
+
+def test_a_detour_with_many_steps_and_many_lengths_have_a_period():
+    lengths = EpisodeLengths.from_gymnasium(2 * np.arange(1, 200_000) - 1)  # T is even
+    detour = np.zeros(20_001)
+    detour[::2] = 1 / 10_001
+    assert phase_mixing_time(lengths, 0.3, Perturbation.from_detour(detour)) == math.inf
 
 
 def test_a_mixing_time_beyond_reach_is_given_up_whatever_the_reach():

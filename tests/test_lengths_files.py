@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from steadyrl import EpisodeLengths
+from steadyrl import EpisodeLengths, audit_log
 from steadyrl.errors import FileFormatError, LengthsError, MissingExtraError
 from steadyrl.lengths import find_drift, read_lengths
 from steadyrl.lengths.log_files import _beyond
@@ -28,6 +28,9 @@ def lines(values):
         ("quoted.csv", '"name","charts/episodic_length"\n' + lines(f'"a, b",{n}' for n in LENGTHS)),
         ("bom.csv", "\ufefflength,r\n" + lines(f"{n},1" for n in LENGTHS)),
         ("commented.txt", "# made by hand\n" + lines(LENGTHS)),
+        ("trailing.csv", "l,r,\n" + lines(f"{n},1" for n in LENGTHS)),
+        ("padded.csv", "l,r\n" + lines(f"{n},1,," for n in LENGTHS)),
+        ("prompts.csv", "l,prompt,r\n" + lines(f'{n},"one\ntwo, three",1' for n in LENGTHS)),
         ("windows.csv", "l,r\r\n" + "".join(f"{n},1\r\n" for n in LENGTHS)),
         ("list.json", json.dumps(LENGTHS)),
         ("pretty.json", json.dumps(LENGTHS, indent=2)),
@@ -60,6 +63,25 @@ def test_a_headerless_table_is_refused_until_its_column_is_named(tmp_path):
         read_lengths(file, column=3)
     with pytest.raises(FileFormatError, match="has no header"):
         read_lengths(file, column="l")
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ("5.0,200,3.1\n7.0,2", "row 2 has 2 cells, and the first line 3"),  # of 217: the run was killed
+        ("5.0,2200.0,200,3.5\n7.0,217,4.2\n", "row 1 has 4 cells"),  # killed, then continued
+    ],
+)
+def test_rows_that_were_cut_or_ran_into_one_are_not_taken_for_other_lengths(tmp_path, rows, words):
+    (tmp_path / "log.csv").write_text("r,l,t\n" + rows)
+    with pytest.raises(FileFormatError, match=words):
+        read_lengths(tmp_path / "log.csv")
+
+
+def test_rows_that_ran_into_one_are_not_audited(tmp_path):
+    (tmp_path / "monitor.csv").write_text("r,l,t\n" + "5.0,2200.0,200,3.5\n" + "7.0,217,4.2,\n" * 9)
+    with pytest.raises(FileFormatError, match="row 1 has more cells than there are names"):
+        audit_log(tmp_path / "monitor.csv")
 
 
 def test_a_column_of_any_name_can_be_given(tmp_path):

@@ -13,6 +13,7 @@ from scipy.stats import ks_2samp
 from scripted import Dice, same
 from steadyrl import MissingExtraError, collect_episodes, collect_samples
 from steadyrl.errors import EpisodeTooLongError, RolloutError
+from steadyrl.experiments.workspace import Workspace
 from steadyrl.integrations.envpool import twins
 
 TWINS = [
@@ -102,3 +103,21 @@ def test_without_envpool_the_pip_line_is_named(monkeypatch):
     with pytest.raises(MissingExtraError, match=r"pip install 'steadyrl\[envpool\]'"):
         collect_episodes("CartPole-v1", "uniform", 5, backend="envpool")
     assert "EnvPool is not installed" in collect_episodes("CartPole-v1", "uniform", 5).notes[0]
+
+
+@pytest.mark.parametrize(("first", "then"), [("auto", "serial"), ("serial", "auto")])
+def test_parts_of_one_result_are_not_made_with_and_without_envpool(tmp_path, first, then):
+    """A run of `reproduce` that was resumed with another backend gave files that neither backend gives."""
+
+    def part(backend):
+        workspace = Workspace(0, tmp_path, backend)
+        return workspace.arrays(
+            "a", lambda: {"lengths": workspace.episodes("a", "CartPole-v1", "uniform", 4, seed=0).lengths}
+        )
+
+    part(first)
+    with pytest.raises(RolloutError, match=f"another backend .*; now it is '{then}'"):
+        part(then)
+    assert len(part("processes" if first == "serial" else first)["lengths"]) == 4
+    Workspace(0, tmp_path, first).arrays("b", lambda: {"one": 1})
+    assert Workspace(0, tmp_path, then).arrays("b", dict)["one"] == 1

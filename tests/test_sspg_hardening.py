@@ -192,6 +192,63 @@ def test_a_video_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch
     assert [path.name for path in tmp_path.iterdir()] == ["a.gif"]
 
 
+class Drawn(gymnasium.Env):
+    """Four steps, shown as the pictures that a function gives."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012  (as Gymnasium has it)
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, draw, render_mode=None):
+        self.draw, self.render_mode, self.t = draw, render_mode, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return np.zeros(2, np.float32), 1.0, self.t == 4, False, {}
+
+    def render(self):
+        return self.draw(self.t)
+
+
+def drawn(draw):
+    return gymnasium.envs.registration.EnvSpec("Drawn-v0", entry_point=Drawn, kwargs={"draw": draw})
+
+
+@pytest.mark.parametrize(
+    ("draw", "said"),
+    [
+        (lambda t: None, "returned NoneType"),
+        (lambda t: np.zeros((8, 8, 3)), "returned float64"),
+        (lambda t: np.zeros((8, 8), np.uint8), "returned uint8 "),
+        (lambda t: np.zeros((1, 1, 3), np.uint8), "2 x 2 or more"),
+    ],
+)
+def test_what_is_no_picture_is_refused_before_any_episode(tmp_path, draw, said):
+    with pytest.raises(RolloutError, match=said):
+        check_video(drawn(draw), tmp_path / "a.gif")
+
+
+def test_pictures_of_a_video_have_one_size_and_are_those_of_their_steps(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr("steadyrl.sspg.video._write", lambda pictures, rate, target: seen.extend(pictures))
+    found = evaluate(drawn(None), "uniform", 1, backend="serial", trajectories=True)
+    with pytest.raises(RolloutError, match="pictures of one size"):
+        record_video(drawn(lambda t: np.zeros((8 + t, 8, 3), np.uint8)), found, tmp_path / "a.gif")
+    canvas = np.zeros((8, 8, 3), np.uint8)
+
+    def draw_into_the_same_array(t):
+        canvas[:] = t
+        return canvas
+
+    record_video(drawn(draw_into_the_same_array), found, tmp_path / "a.gif")
+    assert [int(picture.max()) for picture in seen] == [0, 1, 2, 3, 4]
+
+
 def test_what_cannot_be_filmed_is_refused_before_any_episode(tmp_path):
     check_video("CartPole-v1", tmp_path / "a.mp4")
     with pytest.raises(RolloutError, match="cannot be shown as pictures"):

@@ -227,6 +227,7 @@ def analyse(rows: list[Row], *, over: bool = True) -> dict[str, Any]:
         "rows": len(rows),
         "made": dict(Counter(row["part"] for row in rows)),
         "hours": round(sum(row["seconds"] for row in rows) / 3600, 2),
+        "core seconds of a run": core_seconds(rows),
         "main": found,
         "arms": arms_part(rows),
         "others": simple_parts(rows),
@@ -236,6 +237,12 @@ def analyse(rows: list[Row], *, over: bool = True) -> dict[str, Any]:
         "parallel rows": len(parallel),
         "parallel": cells_part(parallel, paired, select, holm),
     }
+
+
+def core_seconds(rows: list[Row]) -> float | None:
+    """Return what a run takes of the processor on average, or None if no row has it (the first ones have not)."""
+    found = [row["cpu_seconds"] for row in rows if "cpu_seconds" in row]
+    return round(statistics.mean(found), 1) if found else None
 
 
 def write_verdict(results: dict[str, Any], path: Path = SEEN_AGES) -> None:

@@ -83,6 +83,12 @@ def missing_part(results: dict[str, Any]) -> list[str]:
     wanted = len(PARALLEL_TASKS) * len(PARALLEL_SIZES) * len(BOTH) * PARALLEL_SEEDS
     lines.append(cells("parallel", "JAX, 1,024 and 4,096 environments", str(cells_there), str(wanted), "10"))
     lines += ["", f"The runs of rows.jsonl took {results['hours']:.1f} hours in all, as clocks on the wall add up."]
+    if results["core seconds of a run"] is not None:
+        total = results["core seconds of a run"] * len(plan()) / 3600
+        lines[-1] += (
+            f" On average one takes {results['core seconds of a run']:.0f} s of a core (where that was recorded), so "
+            f"that all {len(plan())} take about {total:.0f} core-hours."
+        )
     lacking = [task for task in TASKS if task not in results["main"]["tasks"]]
     if lacking:
         lines += ["", f"Fewer than three pairs of main, so that no interval is given: {', '.join(lacking)}."]
@@ -185,11 +191,9 @@ def page(results: dict[str, Any]) -> str:
         "",
         "## Make it again",
         "",
-        "    make study                  # goes on where it was stopped; says how long it will take",
+        "    make study                  # all runs, mechanism, JAX, then this page; goes on where it was stopped",
         "    make study SCALE=quick      # a test of the machinery in five minutes; no evidence",
-        "    .venv/bin/python benchmarks/learning/mechanism.py",
-        "    .venv-jax/bin/python benchmarks/learning/parallel.py",
-        "    .venv/bin/python benchmarks/learning/analysis.py     # tables, figures and this page",
+        "    .venv/bin/python benchmarks/learning/analysis.py     # tables, figures and this page, from what is there",
         "",
         f"Verdicts say *{WAITING}* until all rows of a prediction are there.",
     ]

@@ -46,6 +46,7 @@ class Recorder(BaseCallback):
         self._run, self._steps = run, steady_steps
         self._due = {int(u) for u in np.linspace(0, updates - 1, CHECKPOINTS + 1)[1:]}
         self._steady_envs = environments(run, STEADY_ENVS, 60_000 + run.seed, "as it is")
+        self._fair_envs = environments(run, STEADY_ENVS, 70_000 + run.seed, "as it is")
         self._previous: torch.Tensor | None = None
         self._open: dict[str, Any] | None = None
         self._update = -1
@@ -68,6 +69,7 @@ class Recorder(BaseCallback):
     def _on_training_end(self) -> None:
         self._close()
         self._steady_envs.close()
+        self._fair_envs.close()
 
     def _on_rollout_end(self) -> None:
         self._update += 1
@@ -95,15 +97,17 @@ class Recorder(BaseCallback):
     def _compare(self, gradient: torch.Tensor) -> None:
         """Measure the steady state under the present policy, and the batch against it."""
         kept = torch.get_rng_state()  # so that training goes on as it would have
-        steady = self._steady()
+        steady = self._steady(self._steady_envs)
+        # Fair batches come from other environments, as a run's own batch does: they share no noise with `true`.
+        others = self._steady(self._fair_envs)
         torch.set_rng_state(kept)
         true = self._gradient(steady["observations"], steady["actions"], steady["advantages"])
         rng = np.random.default_rng([self._run.seed, self._update])
-        windows = len(steady["window"]) // self._run.n_steps
+        windows = len(others["window"]) // self._run.n_steps
         fair = []  # one batch's cosine is mostly chance, so a fair one's is the mean over many
         for _ in range(FAIR_BATCHES):
-            some = np.isin(steady["window"], rng.choice(windows, min(self._run.num_envs, windows), replace=False))
-            batch = self._gradient(*(steady[name][some] for name in ("observations", "actions", "advantages")))
+            some = np.isin(others["window"], rng.choice(windows, min(self._run.num_envs, windows), replace=False))
+            batch = self._gradient(*(others[name][some] for name in ("observations", "actions", "advantages")))
             fair.append(cosine(batch, true))
         edges = np.quantile(steady["age"], np.arange(1, GROUPS) / GROUPS)
         share = np.bincount(np.searchsorted(edges, np.concatenate(self._batch_ages)), minlength=GROUPS)
@@ -142,13 +146,13 @@ class Recorder(BaseCallback):
         self.checkpoints.append(self._open)
         self._open = None
 
-    def _steady(self) -> dict[str, Any]:
+    def _steady(self, envs: Any) -> dict[str, Any]:
         """Return steps at steady state: fresh environments over one horizon, or, where lengths vary, after one.
 
         Over one horizon every age comes up equally often where lengths are fixed; where they vary, environments have
         left lockstep after it.
         """
-        envs, gamma, lam = self._steady_envs, self.model.gamma, self.model.gae_lambda
+        gamma, lam = self.model.gamma, self.model.gae_lambda
         observations, age, skip = envs.reset(), np.ones(STEADY_ENVS, dtype=np.int64), 0
         if self._run.task.startswith("Hopper"):
             skip = self._steps

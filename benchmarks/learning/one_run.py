@@ -167,6 +167,7 @@ def train(run: Run, moments: int = EVALUATIONS) -> dict[str, Any]:
         "evaluations": callback.rows,
         "cuts": int(getattr(bare, "cuts", 0) if run.arm not in ("as it is", "full length") else 0),
         "seconds": round(time.perf_counter() - begin, 1),
+        "cpu_seconds": round(time.process_time(), 1),  # of all threads: what it takes on a machine that is not shared
         "evaluation_seconds": round(callback.seconds, 1),
         "versions": {name: version(name) for name in PACKAGES},
         "commit": commit(),

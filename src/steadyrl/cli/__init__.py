@@ -5,6 +5,7 @@
 - `options`: the options that several commands share
 """
 
+import atexit
 import contextlib
 import os
 import signal
@@ -18,6 +19,7 @@ def main() -> None:
     """Run the command line. Ctrl-C and SIGTERM end it with one line, also while its modules are being imported."""
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is finished is kept
+        atexit.register(_keep_the_status)  # what is registered first is called last
         from steadyrl.cli.commands import run
 
         run()
@@ -29,6 +31,12 @@ def main() -> None:
     except SystemExit as error:
         _end_without_threads(error.code)
         raise
+
+
+def _keep_the_status() -> None:
+    """Ignore signals while Python clears its modules: all is done, and the status would say that it was not."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _end_without_threads(status: Any, patience: float = 5.0) -> None:

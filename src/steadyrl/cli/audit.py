@@ -54,15 +54,21 @@ def audit(
     if plot is not None:
         check_picture(plot)
     found = audit_log(log, num_envs=num_envs, window=window, memory=memory, points=points)
+    try:
+        _show(found, plot, as_json=as_json)
+    finally:  # neither costs the other: a full disk the answer, a reader that has gone (| head) the picture
+        if plot is not None:
+            found.plot(plot)
+    if plot is not None and not as_json:
+        console().print(clean(f"picture: {plot}"))
+
+
+def _show(found: Audit, plot: Path | None, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(_as_json(found, plot), indent=2))
     else:
         console().print(clean(found.message))
         _print_moments(found)
-    if plot is not None:  # after the answer, which a full disk must not cost
-        found.plot(plot)
-        if not as_json:
-            console().print(clean(f"picture: {plot}"))
 
 
 def _print_moments(found: Audit) -> None:

@@ -86,19 +86,27 @@ def check(
         pi = _load_policy(process, policy)
     with screen.status(f"analysing {process.n_states:,} states"):
         summary = summarise(process, pi, epsilon=epsilon, tolerance=tolerance)
-    if as_json:
-        typer.echo(json.dumps({"model": model, "policy_name": policy, **summary.as_json()}, indent=2))
-    else:
-        _print_summary(model, policy, summary)
-    if plot is not None and summary.policy is not None and summary.policy.epsilon is not None:
-        with screen.status("drawing"):
-            title = f"{Path(model).name}, {Path(policy).name} policy"
-            mixing_curves(process, pi, Perturbation(summary.policy.epsilon), plot, title=title, tolerance=tolerance)
-        say(f"wrote {plot}")
-    elif plot is not None:
-        say(f"{plot} was not drawn: {_why_no_picture(summary)}")
+    try:
+        if as_json:
+            typer.echo(json.dumps({"model": model, "policy_name": policy, **summary.as_json()}, indent=2))
+        else:
+            _print_summary(model, policy, summary)
+    finally:  # a reader that has gone (| head), or a full disk behind standard output, must not cost the picture
+        if plot is not None:
+            _draw(process, pi, summary, plot, title=f"{Path(model).name}, {Path(policy).name} policy")
     if not summary.ok:
         raise typer.Exit(1)
+
+
+def _draw(process: LearningProcess, pi: Any, summary: Summary, plot: Path, *, title: str) -> None:
+    """Draw the mixing curves, or say why there are none."""
+    if summary.policy is None or summary.policy.epsilon is None:
+        say(f"{plot} was not drawn: {_why_no_picture(summary)}")
+        return
+    with console(stderr=True).status("drawing"):
+        perturbation = Perturbation(summary.policy.epsilon)
+        mixing_curves(process, pi, perturbation, plot, title=title, tolerance=summary.tolerance)
+    say(f"wrote {plot}")
 
 
 def _load_model(model: str, time_limit: str) -> LearningProcess:
@@ -134,11 +142,12 @@ def _load_policy(process: LearningProcess, policy: str) -> Any:
     if not path.is_file():
         raise PolicyError(f"--policy is {policy!r}; it must be 'uniform' or a file with probabilities [S, A]")
     try:
-        return extend_policy(process, _read_array(path))
-    except PolicyError:
+        values = _read_array(path)
+    except MemoryError:
         raise
-    except (ValueError, OSError, EOFError, TypeError) as error:
+    except Exception as error:  # zipfile, zlib, json and numpy raise a dozen types on damaged files
         raise FileFormatError(f"{policy!r} does not hold an array of probabilities [S, A] ({error})") from error
+    return extend_policy(process, values)
 
 
 def _read_array(path: Path) -> Any:
@@ -148,15 +157,16 @@ def _read_array(path: Path) -> Any:
         if not path.read_text().strip():
             raise ValueError("the file is empty")
         return np.loadtxt(path, delimiter="," if path.suffix == ".csv" else None, ndmin=2)
-    loaded = np.load(path, allow_pickle=False)
-    if isinstance(loaded, np.ndarray):
-        return loaded
-    with loaded:
-        require_reasonable_size(loaded.zip, path.stat().st_size)
-        if len(loaded.files) != 1 and "policy" not in loaded.files:
-            held = ", ".join(loaded.files) or "no array"
-            raise ValueError(f"it holds {held}; one array, or one named policy, was expected")
-        return loaded["policy" if "policy" in loaded.files else loaded.files[0]]
+    with open(path, "rb") as file:  # numpy would leave a damaged archive open
+        loaded = np.load(file, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded:
+            require_reasonable_size(loaded.zip, path.stat().st_size)
+            if len(loaded.files) != 1 and "policy" not in loaded.files:
+                held = ", ".join(loaded.files) or "no array"
+                raise ValueError(f"it holds {held}; one array, or one named policy, was expected")
+            return loaded["policy" if "policy" in loaded.files else loaded.files[0]]
 
 
 def _why_no_picture(summary: Summary) -> str:

@@ -127,9 +127,11 @@ def diagnose(
             )
     if out is not None:
         found = replace(found, lengths_code=f"lengths = steadyrl.load_lengths({str(out / 'lengths.txt')!r})")
-    _show(found, as_json=as_json, paper=paper)
-    if out is not None and place is not None:
-        _write(found, out, place)
+    try:
+        _show(found, as_json=as_json, paper=paper)
+    finally:  # a reader that has gone (| head), or a full disk behind standard output, must not cost the report
+        if out is not None and place is not None:
+            _write(found, out, place)
 
 
 def _diagnose_log(

@@ -104,21 +104,29 @@ def evaluate(
             trajectories=video is not None,
             progress=not as_json,
         )
-    film, failure = None, None
+    film: Video | None = None
+    failure: BaseException | None = None
     if video is not None:
         try:
             with output_to_stderr():
                 film = replace(record_video(environment, found, place, make_arguments=arguments), path=video)
-        except (SteadyrlError, OSError) as error:  # a full disk must not cost the answer
+        except BaseException as error:  # no full disk, no renderer and no Ctrl-C may cost the answer
             failure = error
     if as_json:
         typer.echo(json.dumps(_as_json(found, film, policy, environment), indent=2))
     else:
         _print_evaluation(found, film, policy)
+    if isinstance(failure, KeyboardInterrupt):
+        raise failure
     if failure is not None:
-        raise RolloutError(f"the video {str(video)!r} was not made ({failure})") from failure
+        raise RolloutError(f"the video {str(video)!r} was not made ({_reason(failure)})") from failure
     if found.run is not None and found.run.stopped == "interrupted":
         raise KeyboardInterrupt
+
+
+def _reason(error: BaseException) -> str:
+    known = isinstance(error, SteadyrlError | OSError)
+    return str(error) if known else f"{type(error).__name__}: {error}"
 
 
 def _print_evaluation(found: Evaluation, film: Video | None, policy: str) -> None:

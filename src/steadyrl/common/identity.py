@@ -2,10 +2,10 @@
 
 The fingerprint of a function is made of its code, its defaults, what it closes over and what it reads from its module
 and from others that are not installed packages; of a module that it imports only when it is called, the whole code
-enters, which is read and not run. The fingerprint of an object is made of its class and its state. Memory addresses,
-file names, line numbers and the names of modules that are not installed do not enter, so the same script gives the same
-fingerprint in every process, run or imported, and another lambda, or the same class with other parameters, gives
-another one.
+enters, which is read and not run; of a compiled one, the file. The fingerprint of an object is made of its class and
+its state. Memory addresses, file names, line numbers and the names of modules that are not installed do not enter, so
+the same script gives the same fingerprint in every process, run or imported, and another lambda, or the same class with
+other parameters, gives another one.
 
 Where content does not say it all (a simulator behind a handle, state that changes while it acts), an attribute
 `steadyrl_identity` of the object, any text, is used instead of its content.
@@ -17,6 +17,7 @@ import copyreg
 import functools
 import hashlib
 import io
+import os
 import pickletools
 import re
 import sys
@@ -29,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from steadyrl.common.own_code import (
+    compiled_content,
     imported_code,
     is_own,
     is_own_module,
@@ -51,6 +53,7 @@ _OF_EVERY_CLASS = (
     "__annotations__",
     "_abc_impl",
 )
+_OF_EVERY_MODULE = ("__name__", "__file__", "__package__", "__spec__", "__loader__", "__cached__", "__path__")
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _NUMBERED = re.compile(r"[./]___torch_mangle_\d+")  # of compiled modules: how many there were before
 _GENERATORS = ("_np_random", "_np_random_seed")  # of Gymnasium's spaces: seeded by chance, reseeded before use
@@ -198,7 +201,7 @@ def _children(value: Any) -> Iterator[Any]:
     elif isinstance(value, types.MethodType):
         yield from (value.__func__, value.__self__)
     elif isinstance(value, types.BuiltinFunctionType):
-        yield from (value.__module__, value.__qualname__)
+        yield from (value.__module__, value.__qualname__, *compiled_content(value))
         if not isinstance(value.__self__, types.ModuleType | type(None)):
             yield value.__self__
     elif isinstance(value, types.CellType):
@@ -209,6 +212,8 @@ def _children(value: Any) -> Iterator[Any]:
             yield vars(value)
     elif callable(getattr(value, "__wrapped__", None)) and not is_own(type(value)):  # a cached function
         yield from (type(value).__qualname__, value.__wrapped__)
+    elif value is os.environ:  # as of any library, the name alone: it is another one in every shell
+        yield "os.environ"
     elif isinstance(value, set | frozenset):
         yield from sorted(value, key=_rough)
     elif isinstance(value, tuple | list) and type(value) in (tuple, list):
@@ -286,7 +291,7 @@ def _of_function(function: types.FunctionType) -> Iterator[Any]:
         yield vars(function)
     names = sorted(set(names_in(function.__code__)))
     for name in sorted(set(names_of_globals(function.__code__))):
-        if name in function.__globals__:
+        if name in function.__globals__ and name not in _OF_EVERY_MODULE:
             yield from (name, *_read(function.__globals__[name], names))
     for name in sorted(set(names_handed_on(function.__code__))):
         if isinstance(function.__globals__.get(name), types.ModuleType):
@@ -317,7 +322,7 @@ def _read(value: Any, names: list[str], within: tuple[str, ...] = ()) -> Iterato
 
 def _of_class(kind: type) -> Iterator[Any]:
     """Yield a class's name and, where it is not a library's, the functions and values in it."""
-    yield from (module_of(kind), kind.__qualname__)
+    yield from (module_of(kind), kind.__qualname__, *compiled_content(kind))
     if is_own(type(kind)):
         yield type(kind)
     if is_own(kind) or "<locals>" in kind.__qualname__:
@@ -353,8 +358,8 @@ def _of_object(value: Any) -> Iterator[Any]:
     except Exception:  # a handle, a lock, a generator: nothing to be seen from outside
         yield vars(value) if hasattr(value, "__dict__") else "opaque"
         return
-    if isinstance(reduced, str):
-        yield reduced
+    if isinstance(reduced, str):  # the name of what is found in its module, as of a function that Cython compiled
+        yield from (reduced, *compiled_content(value))
         return
     yield from _read(reduced[0], [])
     yield from (reduced[1], reduced[2] if len(reduced) > 2 else None)

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import dis
 import functools
+import hashlib
 import importlib.util
 import itertools
+import os
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator
-from importlib.machinery import ModuleSpec, PathFinder
+from collections import deque
+from collections.abc import Iterable, Iterator
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
 _READ_A_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _OF_AN_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
+_COMPILED = tuple(EXTENSION_SUFFIXES)
+_MOST_HELD = 10_000
 _MADE_BY_A_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a statement `class` made it
 
 
@@ -44,14 +49,17 @@ def names_handed_on(code: types.CodeType) -> Iterator[str]:
             yield from names_handed_on(constant)
 
 
-def imported_code(function: types.FunctionType) -> Iterator[types.CodeType]:
-    """Yield the code of the modules of one's own that a function imports when it is called, in the order of names."""
-    found: dict[str, types.CodeType] = {}
+def imported_code(function: types.FunctionType) -> Iterator[types.CodeType | str]:
+    """Yield the code of the modules of one's own that a function imports when it is called, in the order of names.
+
+    Of a compiled module, it is the digest of its file.
+    """
+    found: dict[str, types.CodeType | str] = {}
     _import_code(function.__code__, str(function.__globals__.get("__package__") or ""), found)
     yield from (found[name] for name in sorted(found))
 
 
-def _import_code(code: types.CodeType, package: str, found: dict[str, types.CodeType]) -> None:
+def _import_code(code: types.CodeType, package: str, found: dict[str, types.CodeType | str]) -> None:
     """Add the code of the modules of one's own that code imports when it runs, and of those that these import.
 
     None of them is run, so that it does not matter whether one was imported before.
@@ -76,7 +84,7 @@ def _import_code(code: types.CodeType, package: str, found: dict[str, types.Code
             _import_code(constant, package, found)
 
 
-def _add_code_of(module: str, found: dict[str, types.CodeType]) -> None:
+def _add_code_of(module: str, found: dict[str, types.CodeType | str]) -> None:
     spec: ModuleSpec | None = None
     name = ""
     for part in module.split("."):
@@ -88,7 +96,9 @@ def _add_code_of(module: str, found: dict[str, types.CodeType]) -> None:
             code = None if name in found else spec.loader.get_code(name)  # type: ignore[union-attr]
         except Exception:  # it cannot be read, or is no Python
             return
-        if code is not None:
+        if code is None and name not in found and str(spec.origin).endswith(_COMPILED):
+            found[name] = _digest_of_file(str(spec.origin))
+        elif code is not None:
             found[name] = code
             _import_code(code, name if spec.submodule_search_locations is not None else name.rpartition(".")[0], found)
 
@@ -96,6 +106,59 @@ def _add_code_of(module: str, found: dict[str, types.CodeType]) -> None:
 def _is_own_spec(spec: ModuleSpec) -> bool:
     file = spec.origin if spec.has_location else next(iter(spec.submodule_search_locations or ()), None)
     return file is not None and spec.name.split(".")[0] != "steadyrl" and _is_own_file(file)
+
+
+def compiled_content(value: Any) -> Iterator[str]:
+    """Yield the digest of the file, if a function or class is of a compiled module (C, C++, Cython) of one's own."""
+    module = sys.modules.get(getattr(value, "__module__", None) or "")
+    file = getattr(module, "__file__", None)
+    if isinstance(file, str) and file.endswith(_COMPILED) and is_own(value):
+        yield _digest_of_file(file)
+
+
+def _digest_of_file(file: str) -> str:
+    """Return the SHA-256 of a file's content; "" if it is gone."""
+    try:
+        return _digest_of_version(file, os.stat(file).st_mtime_ns)
+    except OSError:
+        return ""
+
+
+@functools.lru_cache(64)  # a module may have many functions
+def _digest_of_version(file: str, modified: int) -> str:
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+
+
+def held_code(values: Iterable[Any]) -> frozenset[Any]:
+    """Return the classes, functions and modules of one's own of which values hold instances, at any depth.
+
+    They tell what an environment was made of by names that no code shows: importlib.import_module, globals()[name] and
+    eval. It is code alone and no state; of what holds more than 10,000 objects, the beginning.
+    """
+    found: dict[int, Any] = {}
+    seen: dict[int, Any] = {}
+    waiting = deque(values)
+    while waiting and len(seen) < _MOST_HELD:
+        value = waiting.popleft()
+        if id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if isinstance(value, types.MethodType):
+            waiting += (value.__func__, value.__self__)
+        elif isinstance(value, types.FunctionType):
+            part: Any = value.__code__ if value.__closure__ else value  # a closure may hold any state
+            found |= {id(part): part} if is_own(value) else {}
+        elif isinstance(value, types.ModuleType):
+            found |= {id(value): value} if is_own_module(value.__name__) else {}
+        elif isinstance(value, type):
+            found |= {id(value): value} if is_own(value) else {}
+        elif isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, list | tuple | set | frozenset):
+            waiting += value
+        elif is_own(type(value)):
+            waiting += (type(value), *getattr(value, "__dict__", {}).values())
+    return frozenset(found.values())
 
 
 def names_in(code: types.CodeType) -> Iterator[str]:

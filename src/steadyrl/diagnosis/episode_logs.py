@@ -233,6 +233,8 @@ def _columns(
     for number, row in enumerate(rows, 1):
         if short:
             raise FileFormatError(f"{where}: row {short:,} has fewer cells than there are names in the first line")
+        if any(row[len(names) :]):
+            raise FileFormatError(f"{where}: row {number:,} has more cells than there are names in the first line")
         if len(row) < len(names):
             short = number  # the last row, if a run was killed while it wrote
             continue

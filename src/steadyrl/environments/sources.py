@@ -18,7 +18,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from steadyrl.common.checks import as_keywords, check_id, shortened, shown
 from steadyrl.common.identity import fingerprint, named_identity, readable_name
 from steadyrl.common.machine import Process
-from steadyrl.common.own_code import is_own
+from steadyrl.common.own_code import held_code, is_own
 from steadyrl.common.terminal import clean
 from steadyrl.environments.process_env import ProcessEnv
 from steadyrl.errors import MissingExtraError, RolloutError, SteadyrlError
@@ -138,7 +138,7 @@ def _content(env: Any, source: Source) -> str:
     """Return a fingerprint of what no name and no version tells of an environment; "" if there is nothing of the kind.
 
     An id, or a function that calls gymnasium.make or imports a module when it is called, stays the same when the class
-    behind it is edited, or is registered with other arguments.
+    behind it is edited, or is registered with other arguments, or when the simulator that it makes by a name is edited.
     """
     layers = [env]
     while isinstance(layers[-1], gymnasium.Wrapper):
@@ -147,6 +147,9 @@ def _content(env: Any, source: Source) -> str:
     entry = load_env_creator(entry) if isinstance(entry, str) else entry
     makers = [entry, *map(type, layers)]
     kinds = [maker for maker in makers if is_own(maker)]
+    held = held_code(value for layer in layers for value in getattr(layer, "__dict__", {}).values())
+    further = frozenset(code for code in held if not any(code is kind for kind in kinds))
+    kinds += [further] if further else []
     if env.spec is None:
         return fingerprint(kinds) if kinds else ""
     arguments = {key: value for key, value in env.spec.kwargs.items() if key not in source.arguments}

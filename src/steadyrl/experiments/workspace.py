@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from steadyrl.common.detours import Perturbation
 from steadyrl.common.storage import load_arrays, save_arrays
 from steadyrl.errors import RolloutError
+from steadyrl.integrations.envpool.twins import against_envpool
 from steadyrl.lengths.age_sums import AgeSums
 from steadyrl.rollouts.blocks import Task, Work
 from steadyrl.rollouts.collect import as_times, run_episodes, run_samples
@@ -45,6 +46,8 @@ class Workspace:
     """Versions of all packages used so far."""
     _blocks: list[Path] = field(default_factory=list)
     """Files with the finished blocks of the part that is being computed."""
+    _family: str | None = None
+    """The kind of environments in that part, "gymnasium" or "envpool", if it has any that both have."""
 
     def derived_seed(self, number: int) -> int:
         """Return the seed of the run's part with this number."""
@@ -56,14 +59,15 @@ class Workspace:
         if path.exists():
             header, found = load_arrays(path, _KIND)
             _require_versions(path, header["versions"])
+            self._require_family(path, header.get("family"))
             self.versions |= header["versions"]
             return found
-        before, self.versions, self._blocks = (self.versions, self._blocks), {}, []
+        before, self.versions, self._blocks, self._family = (self.versions, self._blocks, self._family), {}, [], None
         made = {key: np.asarray(value) for key, value in compute().items()}
-        save_arrays(path, _KIND, {"versions": self.versions}, made)
+        save_arrays(path, _KIND, {"versions": self.versions, "family": self._family}, made)
         for blocks in self._blocks:  # only now: a run that is killed before has them all
             blocks.unlink(missing_ok=True)
-        self.versions, self._blocks = before[0] | self.versions, before[1]
+        self.versions, self._blocks, self._family = before[0] | self.versions, before[1], before[2] or self._family
         return made
 
     def task(self, environment: Any, policy: Any) -> Task:
@@ -163,7 +167,20 @@ class Workspace:
         how = {"backend": self.backend, "workers": self.workers, "address": self.address}
         plan = make_plan(environment, policy, work, Options(seed=seed, **(how | dict(more))))
         self.versions |= plan.provenance["versions"]
+        if "backend" not in more and against_envpool(plan.task.source, plan.description) is None:
+            self._family = plan.task.family
         return plan
+
+    def _require_family(self, path: Path, then: str | None) -> None:
+        """Raise RolloutError if a finished part has random numbers that the next ones would not have."""
+        now = "envpool" if self.backend == "auto" else "gymnasium"
+        if then is not None and then != now:
+            before = "'auto', which took EnvPool" if then == "envpool" else "one that does not take EnvPool"
+            raise RolloutError(
+                f"{str(path)!r} was made with another backend ({before}; now it is {self.backend!r}), whose random "
+                f"numbers are others, and one result cannot have both; go on with that one (--backend), or delete the "
+                f"folder {str(path.parent)!r} to begin again"
+            )
 
     def _keeping(self, label: str) -> Keeping:
         blocks = self.folder / f"{label}.partial"

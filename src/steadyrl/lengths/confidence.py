@@ -41,6 +41,7 @@ Array = NDArray[np.float64]
 
 _WORK = 8e6  # time steps that all resamples together may take
 _PERTURBED_WORK = 1e8  # lengths times time that all half-samples of a perturbed mixing time may take together
+_MOST_EPISODES = 500_000_000  # numpy splits fewer than a billion into halves
 _NEVER_WORK = 400_000  # longest length times resamples of a mixing time beyond reach
 _FEWEST = 19  # resamples: the ends of a 90% interval are then the least and the greatest
 _STUDENTISED = 999  # resamples of a coefficient of variation, which cost next to nothing
@@ -161,7 +162,7 @@ def bootstrap(
     check_level(level, LengthsError)
     check_tolerance(tolerance)
     check_rng(rng, LengthsError)
-    episodes = whole_number("episodes", episodes, LengthsError)
+    episodes = whole_number("episodes", episodes, LengthsError, most=_MOST_EPISODES)
     resamples = whole_number("resamples", resamples, LengthsError, least=2)
     steps = as_steps(steps, LengthsError)
     reach = int(1000 * lengths.mean) + 1 if longest is None else whole_number("longest", longest, LengthsError)
@@ -213,7 +214,7 @@ def perturbed_mixing_time(
     check_lengths(lengths)
     check_level(level, LengthsError)
     check_rng(rng, LengthsError)
-    episodes = whole_number("episodes", episodes, LengthsError)
+    episodes = whole_number("episodes", episodes, LengthsError, most=_MOST_EPISODES)
     reach = int(1000 * lengths.mean) + 1
     time = mixing_time_or_never(lengths, tolerance, reach, perturbation)
     count = int(min(_PERTURBED_WORK / (lengths.longest * max(min(time, reach), 1)), 60))

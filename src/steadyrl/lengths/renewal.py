@@ -19,6 +19,7 @@ starts at t with probability u(t) = sum_j v(t - j) P(G = j), and
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,9 @@ _FILTER_WORK = 2e7  # multiplications up to which a plain recursion is faster th
 _TAIL = 1e-17  # the tail of the detour's distribution below this probability is left out
 _CHUNK = 1 << 16  # entries of a block of windows: they fit a core's cache
 _PRECISION = 1e-8  # a perturbed distance below it is replaced by its upper bound
+_DIRECT_WORK = 1 << 22  # terms of sums over ages that are added up rather than bounded first
+_NULL = 1e-300  # a share of real steps up to this is none
+_ROUNDING = 1e-11  # of a convolution, with a margin
 _MOST_STEPS = 100_000_000  # steps of a sequence that is returned
 _LONGEST = 1 << 26  # longest mixing time that is searched for, in steps
 
@@ -74,7 +78,8 @@ def phase_distance(lengths: EpisodeLengths, steps: int, perturbation: Perturbati
     """Return d(0), ..., d(steps), the total variation between the age distribution at each time and the stationary one.
 
     At time 0 the process is at a terminal state of unknown age, so d(0) = 1. For the unperturbed process d never
-    increases. Under a perturbation, where null states are discarded before the comparison, it may.
+    increases. Under a perturbation, where null states are discarded before the comparison, it may; then the time it
+    takes to compute grows with steps x longest length (`phase_mixing_time` needs far less).
 
     Args:
         lengths: Distribution of T.
@@ -119,7 +124,9 @@ def phase_mixing_time(
     period = lengths.period
     if perturbation is not None:
         detours = np.flatnonzero(_detour(perturbation, 64 + len(perturbation.detour or ())))
-        period = int(np.gcd.reduce((np.flatnonzero(lengths.probabilities)[:, None] + detours[None, :]).ravel()))
+        values = np.flatnonzero(lengths.probabilities)
+        steps = np.concatenate([[values[0] + detours[0]], np.diff(values), np.diff(detours)])
+        period = int(np.gcd.reduce(steps))  # the common divisor of all sums of a length and a detour
     if tolerance <= 1 - 1 / period:
         return math.inf
     if perturbation is None:
@@ -145,10 +152,8 @@ def _perturbed_mixing_time(
         perturbed = _Perturbed(lengths, perturbation, steps)
         bound = perturbed.bound()
         if bound[-1] < tolerance:
-            distance = perturbed.distance(min(_PRECISION, tolerance / 10))
             below = int(np.argmax(bound < tolerance))  # the bound never increases, so d stays below from here on
-            above = np.flatnonzero(distance[: below + 1] >= tolerance)
-            return int(above[-1]) + 1 if len(above) else 0
+            return perturbed.last_above(tolerance, 1, below + 1) + 1
         steps *= 4
     return math.inf
 
@@ -226,24 +231,68 @@ class _Perturbed:
 
         From the time at which its upper bound falls below `precision`, the bound is returned instead.
         """
-        n = len(self.survival)
         result = self.bound()
         above = np.flatnonzero(result >= precision)
         settled = int(above[-1]) + 1 if len(above) else 1
-        padded = np.concatenate([np.zeros(n), self.starts])
-        windows = np.lib.stride_tricks.sliding_window_view(padded, n)[: self.steps + 1]  # row t: u(t-n), ..., u(t-1)
+        result[1:settled] = self._exact(1, settled)
+        result[0] = 1.0
+        return np.clip(result, 0.0, 1.0)
+
+    def last_above(self, tolerance: float, first: int, end: int) -> int:
+        """Return the last time in first, ..., end - 1 with d(t) >= tolerance, or first - 1 if there is none.
+
+        Sums over ages take (longest length) x time. So d(t) is first put between two bounds, which take one
+        convolution; only times that they do not decide are looked at closer, the latest first.
+        """
+        if first >= end:
+            return first - 1
+        lower, upper = self._between(first, end)
+        sure = np.flatnonzero(lower >= tolerance)
+        begin = first + int(sure[-1]) + 1 if len(sure) else first
+        open_ = np.flatnonzero(upper[begin - first :] >= tolerance)
+        end = begin + int(open_[-1]) + 1 if len(open_) else begin
+        if (end - begin) * len(self.survival) <= max(_DIRECT_WORK, len(self.survival)):
+            above = np.flatnonzero(self._exact(begin, end) >= tolerance)
+            return begin + int(above[-1]) if len(above) else begin - 1
+        middle = (begin + end) // 2
+        found = self.last_above(tolerance, middle, end)
+        return found if found >= middle else self.last_above(tolerance, begin, middle)
+
+    def _between(self, first: int, end: int) -> tuple[Array, Array]:
+        """Return bounds of d(first), ..., d(end - 1): the sum for one share r of real steps instead of all r(t).
+
+        Since sum_k u(t - k) P(T >= k) is r(t), the two differ by |1 - r(t) / r| / 2 at most.
+        """
+        n, real = len(self.survival), self.real[first:end]
+        share = (float(real.min()) + float(real.max())) / 2
+        if share <= _NULL:  # all is null
+            return np.ones(end - first), np.ones(end - first)
+        gap = np.abs(self._padded[first : end - 1 + n] / share - 1 / self.mean)
+        found = 0.5 * _convolve(gap, self.survival)[n - 1 : n - 1 + end - first]
+        off = 0.5 * np.abs(1 - real / share) + _ROUNDING
+        return np.where(real > _NULL, found - off, 1.0), np.where(real > _NULL, found + off, 1.0)
+
+    def _exact(self, first: int, end: int) -> Array:
+        """Return d(first), ..., d(end - 1), each as a sum over all ages."""
+        n = len(self.survival)
+        windows = np.lib.stride_tricks.sliding_window_view(self._padded, n)  # row t: u(t-n), ..., u(t-1)
         weights = 0.5 * self.survival[::-1].copy()
+        result = np.zeros(end - first)
         size = max(1, _CHUNK // n)
-        for first in range(1, settled, size):
-            rows = slice(first, min(first + size, settled))
+        for begin in range(first, end, size):
+            rows = slice(begin, min(begin + size, end))
             real = self.real[rows]
-            known = real > 1e-300  # else all is null
+            known = real > _NULL
             share = windows[rows] * np.where(known, 1 / np.where(known, real, 1.0), 0.0)[:, None]
             share -= 1 / self.mean
             np.abs(share, out=share)
-            result[rows] = np.where(known, share @ weights, 1.0)
-        result[0] = 1.0
-        return np.clip(result, 0.0, 1.0)
+            result[rows.start - first : rows.stop - first] = np.where(known, share @ weights, 1.0)
+        return result
+
+    @cached_property
+    def _padded(self) -> Array:
+        """u(-n), ..., u(steps), where n is the longest length: zero before time 0."""
+        return np.concatenate([np.zeros(len(self.survival)), self.starts])
 
     def _gap(self, sequence: Array, survival: Array) -> Array:
         gap = np.abs(sequence - self.rate)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import IO, Any
 
@@ -49,9 +49,11 @@ def read_text(stream: IO[str], where: str, column: str | int | None) -> LoggedLe
     place = _place(row, column, where, header=header)
     clock = next((i for i, name in enumerate(row) if name == "t"), None) if "t_start" in about and header else None
     columns = [place] if clock is None else [place, clock]
-    lines = chain([] if header else [first], [second] if second else [], stream)
+    lines: Iterator[str] = chain([] if header else [first], [second] if second else [], stream)
     if header and not second:
         raise FileFormatError(f"{where} holds no lengths")
+    if delimiter is not None:
+        lines = _whole_rows(lines, delimiter, _filled(row), where)
     found = _numbers(lines, delimiter, columns, where)
     ended = None if clock is None else about["t_start"] + found[:, 1]
     environment = about.get("env_id")
@@ -131,6 +133,31 @@ def _place(row: list[str], column: str | int | None, where: str, *, header: bool
             "its index, counted from 0 (--column 1, or column=1 in Python, for the second), or add a header line"
         )
     return 0
+
+
+def _filled(row: list[str]) -> int:
+    """Return the number of cells up to the last that is not empty."""
+    return max((i for i, cell in enumerate(row, 1) if cell), default=0)
+
+
+def _whole_rows(lines: Iterator[str], delimiter: str, cells: int, where: str) -> Iterator[str]:
+    """Yield the rows, or raise if one has fewer or more cells than the first line: a cut number is another length.
+
+    Empty cells too many do not matter. From a quote on, cells may hold delimiters and line breaks, so that rows are no
+    longer told by them.
+    """
+    for number, line in enumerate(lines, 1):
+        if '"' in line:
+            yield line
+            break
+        found = line.count(delimiter) + 1
+        if found != cells and line.strip() and (found < cells or "".join(line.split(delimiter)[cells:]).strip()):
+            raise FileFormatError(
+                f"{where}: row {number:,} has {found} cells, and the first line {cells}, so it was cut, or two rows "
+                "ran into one, as when a run is killed while it writes; remove that row"
+            )
+        yield line
+    yield from lines
 
 
 def _numbers(lines: Iterable[str], delimiter: str | None, columns: list[int], where: str) -> Array:

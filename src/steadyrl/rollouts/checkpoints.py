@@ -34,7 +34,11 @@ from steadyrl.rollouts.blocks import Arrays, Skipped
 _MAGIC = b"steadyrl checkpoint 2\n"
 _FAMILY = b"steadyrl checkpoint "
 _MARKER = b"\xc5rec"
-_CODE = "environment_digest"
+_CODE = {"environment_digest": "environment", "policy_digest": "policy"}
+_EDITED = (
+    "; the {whose}'s code, or a value that it reads, is not what it was: bring it back, or, if it is one that changes "
+    "while it runs (a counter, a cache), give the {whose} an attribute steadyrl_identity, any text, for the next run"
+)
 _RECORD = struct.Struct("<4sQI")
 _CHECK = struct.Struct("<I")
 _HEAD = _RECORD.size + _CHECK.size
@@ -186,7 +190,7 @@ class Checkpoint:
         differ = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
         if [key for key in differ if key != "total"]:
             shown = ", ".join(f"{key}: {theirs.get(key)!r} then, {ours.get(key)!r} now" for key in differ)
-            edited = "; the environment's code is not what it was: bring it back" if _CODE in differ else ""
+            edited = "".join(_EDITED.format(whose=whose) for key, whose in _CODE.items() if key in differ)
             raise RolloutError(
                 f"{str(self.path)!r} is of another run ({shown}); its blocks would not fit{edited}; repeat the first "
                 "command with --resume, or delete the file"

@@ -18,7 +18,7 @@ import numpy as np
 from steadyrl.common.storage import why_no_such_file, written_atomically
 from steadyrl.environments.codecs import action_codec
 from steadyrl.environments.seeding import episode_seeds
-from steadyrl.environments.sources import as_source
+from steadyrl.environments.sources import as_source, close_quietly
 from steadyrl.errors import MissingExtraError, RolloutError
 from steadyrl.sspg.evaluation import Evaluation
 
@@ -60,7 +60,7 @@ def check_video(
         env.reset(seed=0)
         _picture(env, environment)
     finally:
-        env.close()
+        close_quietly(env)
 
 
 def record_video(
@@ -101,7 +101,7 @@ def _rendering(environment: Any, arguments: Mapping[str, Any] | None) -> Any:
         raise RolloutError("a video needs an environment's id or spec, since it is made with render_mode='rgb_array'")
     plain = as_source(environment, arguments).make()
     modes = plain.metadata.get("render_modes", [])
-    plain.close()
+    close_quietly(plain)
     if "rgb_array" not in modes:
         raise RolloutError(f"{environment} cannot be shown as pictures: its render modes are {list(modes)}")
     try:
@@ -122,7 +122,7 @@ def _pictures(
         over = False
         for t, action in enumerate(sent):
             _, reward, terminated, truncated, _ = env.step(action)
-            pictures.append(_picture(env, environment))
+            pictures.append(_picture(env, environment, pictures[0].shape))
             over = bool(terminated or truncated)
             if not np.isclose(float(reward), rewards[t], rtol=1e-6, atol=1e-9) or over != (t == len(sent) - 1):
                 raise RolloutError(
@@ -131,10 +131,31 @@ def _pictures(
                 )
         return pictures, int(env.metadata.get("render_fps", 30))
     finally:
-        env.close()
+        close_quietly(env)
 
 
-def _picture(env: Any, name: Any) -> Any:
+def _picture(env: Any, name: Any, shape: tuple[int, ...] | None = None) -> Any:
+    """Return what an environment shows; raise RolloutError unless it is a picture, of the shape if one is given."""
+    picture = _rendered(env, name)
+    kind = f"{getattr(picture, 'dtype', type(picture).__name__)} {list(getattr(picture, 'shape', ()))}"
+    if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or not _is_coloured(picture.shape):
+        raise RolloutError(
+            f"{name} could not be shown as pictures: its render() returned {kind}; have it return an array of uint8 "
+            "[height, width, 3], of 2 x 2 or more"
+        )
+    if shape is not None and picture.shape != shape:
+        raise RolloutError(
+            f"{name} could not be shown as pictures: its render() returned {kind}, and {list(shape)} before; have it "
+            "return pictures of one size"
+        )
+    return picture.copy()  # of an environment that draws into the same array every time
+
+
+def _is_coloured(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 3 and min(shape[:2]) >= 2 and shape[2] in (3, 4)
+
+
+def _rendered(env: Any, name: Any) -> Any:
     try:
         return env.render()
     except gymnasium.error.DependencyNotInstalled as error:
