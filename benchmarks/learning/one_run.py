@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import re
 import subprocess
 import sys
 import time
@@ -147,6 +149,14 @@ def commit() -> str:
     return (git("rev-parse", "--short=10", "HEAD") or "unknown") + "+" * bool(changed)
 
 
+def processor() -> str:
+    """Return what decides on the last bits of a result: the processor, and the instructions that PyTorch uses of it."""
+    known = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    words = dict(re.findall(r"(?m)^(cpu family|model|model name)\s*: (.+)$", known))
+    name = " ".join(words[key] for key in ("model name", "cpu family", "model") if key in words) or platform.machine()
+    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
+
+
 def train(run: Run, moments: int = EVALUATIONS) -> dict[str, Any]:
     """Train, and return the row: settings, versions, returns at ten moments, cuts, seconds."""
     warnings.simplefilter("ignore")
@@ -171,6 +181,7 @@ def train(run: Run, moments: int = EVALUATIONS) -> dict[str, Any]:
         "evaluation_seconds": round(callback.seconds, 1),
         "versions": {name: version(name) for name in PACKAGES},
         "commit": commit(),
+        "processor": processor(),
     }
     env.close()
     return row

@@ -4,6 +4,7 @@
     python benchmarks/learning/study.py --scale quick    a test of the machinery in a few minutes; no evidence
     python benchmarks/learning/study.py --part main      one part
     python benchmarks/learning/study.py --check          makes every row again up to its second evaluation, and compares
+                                                         (rows made on another kind of processor differ)
 
 A row is written when its run has ended (rows.jsonl, beside this script), so a kill loses two runs at most. Rows that
 are there are not made again. `python benchmarks/learning/analysis.py` makes tables, figures and docs/evidence.md of
