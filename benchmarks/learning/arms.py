@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from assets import small_sky
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
@@ -63,7 +64,7 @@ def anytime(env: VecEnv, *, seed: int, horizon: int, n_steps: int, task: str) ->
 
 def designed(env: VecEnv, *, seed: int, horizon: int, n_steps: int, task: str) -> VecEnv:
     """One truncation per environment at a designed time, from the lengths of 200 episodes under random actions."""
-    lengths = first_lengths(EnvPoolVecEnv(task, 200, seed=10_000 + seed, num_threads=1), seed)
+    lengths = first_lengths(EnvPoolVecEnv(task, 200, seed=10_000 + seed, num_threads=1, **small_sky(task)), seed)
     return SteadyVecEnv(env, design_delays(EpisodeLengths.from_gymnasium(lengths)), seed=seed)
 
 

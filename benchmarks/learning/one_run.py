@@ -24,6 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 from arms import ARMS
+from assets import small_sky
 from gymnasium import spaces
 from runs import A2C_SETTINGS, EVALUATION_EPISODES, EVALUATIONS, PPO_SETTINGS, TASKS, Run
 from stable_baselines3 import A2C, PPO
@@ -81,7 +82,7 @@ class EndRewards(VecEnvWrapper):
 
 def environments(run: Run, num_envs: int, seed: int, arm: str) -> Any:
     """Return the environments of a run, staggered as its arm says."""
-    env: Any = EnvPoolVecEnv(run.task, num_envs, seed=seed, num_threads=1)
+    env: Any = EnvPoolVecEnv(run.task, num_envs, seed=seed, num_threads=1, **small_sky(run.task))
     horizon = TASKS[run.task].horizon
     env = ARMS[arm](env, seed=run.seed, horizon=horizon, n_steps=run.n_steps, task=run.task)
     if isinstance(env.observation_space, spaces.Dict):
