@@ -708,6 +708,15 @@ def test_a_state_with_a_number_out_of_range_is_refused(kind):
 
 
 @pytest.mark.parametrize("kind", list(OUT_OF_RANGE))
+def test_a_state_of_tensors_is_gone_on_from(kind):
+    """PyTorch's own way to load, which runs no code, takes tensors and no arrays."""
+    state = after_some_steps(kind).state()
+    again = after_some_steps(kind)
+    again.restore({name: torch.as_tensor(value) for name, value in state.items()})
+    np.testing.assert_equal(again.state(), state)
+
+
+@pytest.mark.parametrize("kind", list(OUT_OF_RANGE))
 def test_a_state_of_another_way_to_reset_is_refused(kind):
     with pytest.raises(SteadyrlError, match="saved with same_step=False"):
         after_some_steps(kind).restore(after_some_steps(kind, same_step=False).state())

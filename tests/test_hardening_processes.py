@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 from scripted import Dice, Faulty, same
@@ -462,6 +463,40 @@ def test_an_environment_with_a_global_generator_is_warned_of(tmp_path):
     with open(tmp_path / "log", "w") as log:
         collect_episodes(Chancy, "uniform", 20, block_size=10, backend="processes", workers=2, progress=log)
     assert "warning: the first episode of Chancy did not repeat" in (tmp_path / "log").read_text()
+
+
+class WithAGenerator:
+    """A policy that draws from a generator of its own."""
+
+    def __init__(self) -> None:
+        self.own = np.random.default_rng(0)
+
+    def act(self, observations, rng):
+        return self.own.integers(2, size=len(observations))
+
+
+def global_generator(observations):
+    return np.array([random.randrange(2) for _ in observations])
+
+
+@pytest.mark.parametrize("policy", [WithAGenerator(), global_generator])
+@pytest.mark.parametrize("collect", [collect_episodes, partial(collect_samples, times=[3])])
+def test_a_policy_with_a_generator_or_a_memory_of_its_own_is_warned_of(tmp_path, policy, collect):
+    with pytest.warns(UserWarning, match=r"policy \w+ did not choose the same actions again.*from the rng that act"):
+        found = collect("CartPole-v1", policy, 20, block_size=10, backend="serial")
+    assert [note for note in found.notes if "did not choose" in note]
+    with open(tmp_path / "log", "w") as log:
+        collect("CartPole-v1", policy, 20, block_size=10, backend="processes", workers=2, progress=log)
+    assert "did not choose the same actions again" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize(
+    "policy", [lambda observations, rng: rng.integers(2, size=len(observations)), torch.nn.Linear(4, 2)]
+)
+def test_a_policy_that_draws_from_the_given_generator_is_not_warned_of(policy):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        collect_episodes("CartPole-v1", policy, 20, block_size=10, backend="serial")
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Hopper-v5", "HopperBulletEnv-v0", "FrozenLake-v1"])

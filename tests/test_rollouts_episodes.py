@@ -176,6 +176,10 @@ def test_files_round_trip_and_merge(cartpole, tmp_path):
     np.testing.assert_allclose(both.ages.total[0], cartpole.ages.total[0] + other.ages.total[0])
     both.save(tmp_path / "b.npz")
     assert same(Episodes.load(tmp_path / "b.npz"), both)
+    assert not {"seed", "total", "command"} & set(both.provenance)  # no single command makes both again
+    assert [run["command"] for run in both.provenance["merged"]] == [
+        part.provenance["command"] for part in (cartpole, other)
+    ]
 
 
 def test_merging_the_same_or_different_things_is_an_error(cartpole):
@@ -183,6 +187,10 @@ def test_merging_the_same_or_different_things_is_an_error(cartpole):
         cartpole.merge(cartpole)
     with pytest.raises(RolloutError, match="differ in environment"):
         cartpole.merge(collect_episodes("Acrobot-v1", "uniform", 4, seed=9, backend="serial"))
+    without = collect_episodes("CartPole-v1", "uniform", 4, seed=9, backend="serial")
+    for one, other in ((cartpole, without), (without, cartpole)):
+        with pytest.raises(RolloutError, match="some of these runs have trajectories"):
+            one.merge(other)
 
 
 def test_files_without_some_of_their_arrays_are_recognised(tmp_path):

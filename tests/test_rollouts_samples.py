@@ -152,6 +152,12 @@ def test_jumping_and_stepping_follow_the_exact_marginals_of_the_sweep(backend):
         assert (np.abs(frequencies(samples, column, process) - exact[t]) <= 5 * error + 1e-12).all(), t
 
 
+def test_samples_whose_block_size_is_a_number_of_numpy_are_saved(tmp_path):
+    sweep(8, [60], block_size=np.int64(4), out=tmp_path / "a.npz")
+    sweep(8, [60], block_size=4, out=tmp_path / "b.npz")
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
 def test_jumping_knows_ages_returns_and_ends():
     jumped, stepped = sweep(2000, [3 * N], seed=5), sweep(500, [3 * N], seed=5, backend="serial")
     for samples in (jumped, stepped):

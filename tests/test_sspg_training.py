@@ -405,6 +405,14 @@ def test_checkpoints_of_another_environment_or_other_settings_are_refused(tmp_pa
         train("CartPole-v1", settings, out=out, resume=True)
 
 
+@pytest.mark.parametrize("name", ["policy.safetensors", "history.csv"])
+def test_a_policy_or_history_whose_checkpoint_is_gone_is_not_replaced(tmp_path, name):
+    (tmp_path / name).write_bytes(b"of an earlier run")
+    with pytest.raises(TrainingError, match=f"holds {name} of an earlier run, without its checkpoint"):
+        train("CartPole-v1", Settings(updates=1, **SMALL), out=tmp_path)
+    assert (tmp_path / name).read_bytes() == b"of an earlier run"
+
+
 def test_a_run_that_began_with_a_policy_goes_on_with_it_and_no_other(tmp_path):
     for seed in (1, 2):
         train("CartPole-v1", Settings(updates=1, seed=seed, **SMALL), out=tmp_path / str(seed))

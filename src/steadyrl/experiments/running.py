@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from steadyrl.common.figures import check_picture, save_figure
 from steadyrl.common.storage import locked, write_atomically
-from steadyrl.errors import RolloutError
+from steadyrl.errors import FileFormatError, RolloutError
 from steadyrl.experiments.experiment import SCALES, Experiment, Result, identity
 from steadyrl.experiments.pages import Page, page_of, render_html, render_index, render_markdown, render_markdown_index
 from steadyrl.experiments.workspace import Workspace
@@ -60,8 +60,8 @@ def reproduce(
         say: function that is called with each message about progress.
 
     Raises:
-        RolloutError: if the scale is unknown, another run uses the folder, or the folder holds unfinished work and
-            `resume` is not set.
+        RolloutError: if the scale is unknown, another run uses the folder, the folder holds unfinished work and
+            `resume` is not set, or it holds results of another scale or seed.
     """
     check_scale(scale)
     if backend == "envpool":
@@ -74,6 +74,7 @@ def reproduce(
     with locked(out), cluster:
         check_picture(out / "figure.png")
         _clear_finished(experiments, scale, out, seed)
+        _refuse_to_replace(experiments, scale, out, seed)
         if not resume:
             _refuse_to_lose(experiments, scale, out, seed)
         for experiment in experiments:
@@ -208,6 +209,19 @@ def _refuse_to_lose(experiments: Sequence[Experiment], scale: str, out: Path, se
                 f"{str(folder)!r} holds the unfinished work of an interrupted run of {experiment.name}; go on from it "
                 "with --resume, or delete the folder"
             )
+
+
+def _refuse_to_replace(experiments: Sequence[Experiment], scale: str, out: Path, seed: int) -> None:
+    """Raise RolloutError if a folder has a result of another scale or seed, which may have taken days."""
+    for experiment in experiments:
+        path = out / f"{experiment.name}.npz"
+        with contextlib.suppress(FileNotFoundError, FileFormatError):  # what is damaged is no loss
+            there = Result.load(path)
+            if (there.scale, there.seed) != (scale, seed):
+                raise RolloutError(
+                    f"{str(path)!r} is the result of --scale {there.scale} --seed {there.seed}, which this run with "
+                    f"--scale {scale} --seed {seed} would replace; name another folder (--out), or delete the file"
+                )
 
 
 def _own_versions() -> dict[str, str]:

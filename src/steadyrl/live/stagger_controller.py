@@ -332,7 +332,7 @@ class StaggerController:
                 + (f"; {', '.join(missing)} is missing" if missing else f": ages have shape {np.shape(state['ages'])}")
             )
         check_way(state, self.same_step, StaggerError)
-        like = law.init(self.num_envs, max(np.size(state["new_visits"]) - 1, 1))._asdict()
+        like = law.init(self.num_envs, max(math.prod(np.shape(state["new_visits"])) - 1, 1))._asdict()
         found = restored(state, like, StaggerError, signed=("carry",))
         check_stagger(found, self.num_envs, late_cuts=self.late_cuts)
         ages = found["ages"]

@@ -44,7 +44,7 @@ def restored(
 
 def check_way(state: Mapping[str, Any], same_step: bool, error: type[SteadyrlError]) -> None:
     """Raise `error` if a state was saved where resets are made in another way, by which ages differ by one."""
-    if "same_step" in state and bool(np.all(state["same_step"])) != same_step:
+    if "same_step" in state and bool(plain_array("same_step", state["same_step"], error).all()) != same_step:
         raise error(f"this state was saved with same_step={not same_step}, and cannot go on with same_step={same_step}")
 
 

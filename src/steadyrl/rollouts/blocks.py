@@ -32,7 +32,7 @@ from steadyrl.integrations.envpool.lanes import EnvPoolLanes
 from steadyrl.integrations.envpool.pool import pool_maker
 from steadyrl.policies.networks import Policy
 from steadyrl.rollouts.engine import Collector, Episode, Failure, run
-from steadyrl.rollouts.repeatability import repeats
+from steadyrl.rollouts.repeatability import RememberingPolicy, repeats
 
 Arrays = dict[str, Any]
 
@@ -96,6 +96,8 @@ class Task:
     """Number of EnvPool's threads, on which the data do not depend."""
     check_repeatable: bool = False
     """Whether the first episode of the run is run twice, to see whether the environment repeats itself."""
+    check_policy: bool = False
+    """Whether the policy is asked again for the first actions of the run, to see whether it repeats itself."""
 
     @property
     def blocks(self) -> int:
@@ -161,8 +163,9 @@ def run_block(
     watch = Watch(beat, local)
     groups = _lanes(block, watch)
     collector = task.work.collector(block)
+    asked = RememberingPolicy(task.policy, task.actions) if index == 0 and task.check_policy else None
     try:
-        run(groups, task.policy, task.observations, task.actions, collector, limit=task.limit, rng=block.rng)
+        run(groups, asked or task.policy, task.observations, task.actions, collector, limit=task.limit, rng=block.rng)
     except SystemExit as error:  # an environment's own is caught where it is stepped
         raise RolloutError(
             f"the policy called sys.exit({error.code!r}); have it raise an error instead, or return actions"
@@ -176,6 +179,10 @@ def run_block(
     if index == 0 and task.check_repeatable and first is not None:
         seed = int(block.seeds[0])
         arrays["repeats"] = np.bool_(repeats(task.source, task.observations, task.actions, seed, first, watch))
+    if asked is not None:
+        if beat is not None:
+            beat[0] = -1  # no step of an environment: it may take its time
+        arrays["policy_repeats"] = np.bool_(asked.repeats())
     return {"block": index, "skipped": block.skipped, **arrays}
 
 

@@ -163,6 +163,7 @@ class Episodes:
 
 _COLUMNS = ("lengths", "returns", "terminated", "truncated", "seeds")
 _TRACKS = ("observations", "actions", "rewards")
+_OF_ONE_RUN = ("seed", "total", "command")
 
 
 def _require_sound(columns: Arrays, ages: AgeSums | None, tracks: Trajectories | None) -> None:
@@ -205,15 +206,20 @@ def merge(parts: Sequence[Episodes]) -> Episodes:
         raise RolloutError(
             "some of these runs have sums at each age and some do not; collect all with the same observation_sums"
         )
+    if any((part.trajectories is None) != (first.trajectories is None) for part in parts):
+        raise RolloutError(
+            "some of these runs have trajectories and some do not, so that some would be lost; collect all with the "
+            "same trajectories"
+        )
     columns: Arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
-    tracks = [part.trajectories for part in parts]
+    tracks = [part.trajectories for part in parts if part.trajectories is not None]
     together = None
-    if all(track is not None for track in tracks):
+    if tracks:
         joined = (np.concatenate([getattr(track, name) for track in tracks]) for name in _TRACKS)
         together = Trajectories(columns["lengths"], *joined)
     sums = [part.ages for part in parts if part.ages is not None]
     ages = AgeSums.merge(sums) if sums else None
-    provenance = {key: value for key, value in first.provenance.items() if key not in ("seed", "episodes")}
+    provenance = {key: value for key, value in first.provenance.items() if key not in _OF_ONE_RUN}
     provenance["merged"] = runs
     skipped = tuple(entry for part in parts for entry in part.skipped)
     return Episodes(**columns, ages=ages, trajectories=together, skipped=skipped, provenance=provenance)

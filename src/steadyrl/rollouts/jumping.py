@@ -25,7 +25,7 @@ def jump_blocks(plan: Plan, work: SampleWork, command: str) -> Samples:
     to_go = np.append(np.cumsum(rewards[::-1])[::-1], 0.0)
     times = np.array(work.times)
     ages = np.empty((work.total, len(times)), dtype=np.int32)
-    size = plan.options.block_size or JUMP_BLOCK
+    size = int(plan.options.block_size or JUMP_BLOCK)
     for block, first in enumerate(range(0, work.total, size)):
         part = ages[first : first + size]
         part[:] = _ages(work, length, len(part), block_generator(plan.task.seed, block))

@@ -84,8 +84,11 @@ class Plan:
         backend, reason = self.backend, self.reason
         if self.against is not None:  # a small round is faster in this process, a large one in several
             backend, reason, _ = _choose(self.task.source, self.description, work.total, self.options, self.against)
-        check = self.task.check_repeatable and seed == self.task.seed
-        task = replace(self.task, work=work, seed=int(seed), check_repeatable=check)
+        first = seed == self.task.seed
+        checks: dict[str, Any] = {
+            name: first and getattr(self.task, name) for name in ("check_repeatable", "check_policy")
+        }
+        task = replace(self.task, work=work, seed=int(seed), **checks)
         return replace(self, task=task, backend=backend, reason=reason, provenance={**self.provenance, "seed": seed})
 
 
@@ -115,6 +118,7 @@ def make_plan(environment: Any, policy: Any, work: Work, options: Options) -> Pl
         num_envs=next((number for name, number in HEAVY_NUM_ENVS.items() if name in description.module), NUM_ENVS),
         threads=workers,
         check_repeatable=family == "gymnasium" and (source.name, source.digest) not in checked,
+        check_policy=not isinstance(chosen, NetworkPolicy | TabularPolicy | UniformPolicy),
     )
     provenance = describe_run(task, policy_name, description)
     return Plan(task, backend, workers, reason, provenance, description, options, policy_name, against)

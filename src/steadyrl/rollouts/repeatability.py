@@ -1,12 +1,16 @@
-"""Whether an environment gives the same episode again for the same seed and actions.
+"""Whether an environment gives the same episode again for the same seed and actions, and a policy the same actions.
 
 The first episode of a run is run once more, in a fresh copy of the environment and for at most 200 steps. If its
 observations or rewards differ, the environment takes randomness from somewhere else than its own generator
 (`self.np_random`), and no seed can make the run repeatable.
+
+A policy is asked again for its first actions, given the same observations and the same generator. If they differ, it
+has a generator or a memory of its own, and what it does in a block depends on the blocks before it.
 """
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -16,15 +20,57 @@ from steadyrl.environments.codecs import ActionCodec, ObservationCodec
 from steadyrl.environments.lanes import Watch
 from steadyrl.environments.returned import as_reward
 from steadyrl.environments.sources import Source, close_quietly
+from steadyrl.policies.networks import Policy
 from steadyrl.rollouts.engine import Episode
 
 STEPS = 200
 """Steps of the first episode that are compared."""
 
+ACTS, BYTES = 10, 1 << 24
+"""First calls of a policy that are compared, and the memory for their observations after which there are fewer."""
+
 MESSAGE = (
     "the first episode of {name} did not repeat with the same seed and the same actions, so another run with the same "
     "seed gives other data; draw all random numbers from self.np_random, which super().reset(seed=seed) seeds"
 )
+
+POLICY_MESSAGE = (
+    "the policy {name} did not choose the same actions again for the same observations and the same generator, so "
+    "another run with the same seed, another number of workers, or a resumed run gives other data, and workers may "
+    "draw the same noise; draw all random numbers from the rng that act(observations, rng) is given, and remember "
+    "nothing from one call to the next"
+)
+
+
+class RememberingPolicy:
+    """A policy that remembers its first calls."""
+
+    def __init__(self, policy: Policy, actions: ActionCodec) -> None:
+        self._policy, self._actions = policy, actions
+        self._calls: list[tuple[Any, np.random.Generator, Any]] = []
+        self._room = BYTES
+
+    def act(self, observations: Any, rng: np.random.Generator) -> Any:
+        """Return the policy's actions."""
+        if len(self._calls) == ACTS or self._room < 0:
+            return self._policy.act(observations, rng)
+        self._room -= observations.nbytes
+        before = observations.copy(), copy.deepcopy(rng)
+        chosen = self._actions.checked(self._policy.act(observations, rng), len(observations))
+        self._calls.append((*before, chosen.copy()))
+        return chosen
+
+    def repeats(self) -> bool:
+        """Return whether the policy chooses the actions of its first calls again."""
+        try:
+            return all(
+                np.array_equal(self._actions.checked(self._policy.act(observations, rng), len(observations)), chosen)
+                for observations, rng, chosen in self._calls
+            )
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # it did not raise the first time
+            return False
 
 
 def beginning_of(episode: Episode) -> Episode:

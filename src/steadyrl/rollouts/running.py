@@ -21,7 +21,7 @@ from steadyrl.rollouts.checkpoints import Checkpoint
 from steadyrl.rollouts.planning import Plan
 from steadyrl.rollouts.processes import run_in_processes
 from steadyrl.rollouts.ray_tasks import run_on_ray
-from steadyrl.rollouts.repeatability import MESSAGE
+from steadyrl.rollouts.repeatability import MESSAGE, POLICY_MESSAGE
 from steadyrl.rollouts.schedule import Schedule
 
 T = TypeVar("T", bound="Saved", covariant=True)
@@ -146,16 +146,18 @@ def run_plan(
 
 
 def _see_whether_it_repeats(plan: Plan, block: Arrays, note: Callable[[str], None], *, warn: bool) -> None:
-    """Warn if the first episode did not repeat; remember environments whose episodes do."""
-    source = plan.task.source
-    if bool(block.get("repeats", True)):
-        if "repeats" in block:
-            planning.checked.add((source.name, source.digest))
-        return
-    text = MESSAGE.format(name=source.name)
-    note(f"warning: {text}")
-    if warn:
-        warnings.warn(text, stacklevel=5)
+    """Warn if the first episode, or the policy, did not repeat; remember environments whose episodes do."""
+    source, texts = plan.task.source, []
+    if not bool(block.get("repeats", True)):
+        texts.append(MESSAGE.format(name=source.name))
+    elif "repeats" in block:
+        planning.checked.add((source.name, source.digest))
+    if not bool(block.get("policy_repeats", True)):
+        texts.append(POLICY_MESSAGE.format(name=plan.policy))
+    for text in texts:
+        note(f"warning: {text}")
+        if warn:
+            warnings.warn(text, stacklevel=5)
 
 
 def _in_order(plan: Plan, saved: Checkpoint | None, note: Any) -> Iterator[Arrays]:

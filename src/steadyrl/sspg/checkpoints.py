@@ -62,6 +62,12 @@ def _require_room(out: Path, resume: bool) -> None:
         raise TrainingError(
             f"{str(out)!r} holds a run already; go on with it by resume=True (--resume), or name another directory"
         )
+    left = [name for name in (POLICY, HISTORY) if (out / name).exists()]
+    if left and not there:
+        raise TrainingError(
+            f"{str(out)!r} holds {' and '.join(left)} of an earlier run, without its checkpoint, which this run would "
+            "replace; name another directory, or move them away"
+        )
     if resume and not there:
         raise TrainingError(f"there is nothing to resume: {str(out / CHECKPOINT)!r} does not exist")
 
