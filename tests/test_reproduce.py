@@ -178,25 +178,27 @@ def test_numbers_that_a_kill_left_out_are_written_when_a_finished_experiment_is_
     assert (tmp_path / "scripted.json").read_bytes() == numbers
 
 
-def test_resume_skips_what_is_finished(tmp_path):
+def test_resume_skips_what_is_finished_and_runs_what_was_asked_differently(tmp_path):
     calls: list[int] = []
     experiment = scripted(calls)
     reproduce([experiment], "quick", tmp_path)
     reproduce([experiment], "quick", tmp_path, resume=True)
     assert calls == [0, 1, 2]
+    reproduce([experiment], "quick", tmp_path, resume=True, seed=1)
+    assert calls == [0, 1, 2, 0, 1, 2]
 
 
 @pytest.mark.parametrize("resume", [False, True])
-@pytest.mark.parametrize(("scale", "seed"), [("quick", 0), ("laptop", 1)])
-def test_a_result_of_another_scale_or_seed_is_not_replaced(tmp_path, scale, seed, resume):
+def test_a_result_of_a_larger_scale_is_not_replaced_by_one_of_a_smaller(tmp_path, resume):
     calls: list[int] = []
     experiment = scripted(calls)
     experiment = replace(experiment, settings=dict.fromkeys(("quick", "laptop"), experiment.settings["quick"]))
+    reproduce([experiment], "quick", tmp_path)
     reproduce([experiment], "laptop", tmp_path)
     finished = (tmp_path / "scripted.npz").read_bytes()
     with pytest.raises(errors.RolloutError, match=r"--scale laptop --seed 0, which this run .* would replace"):
-        reproduce([experiment], scale, tmp_path, seed=seed, resume=resume)
-    assert calls == [0, 1, 2]
+        reproduce([experiment], "quick", tmp_path, resume=resume)
+    assert calls == [0, 1, 2, 0, 1, 2]
     assert (tmp_path / "scripted.npz").read_bytes() == finished
     reproduce([experiment], "laptop", tmp_path)  # the same again may be replaced, by the same bytes
     assert (tmp_path / "scripted.npz").read_bytes() == finished

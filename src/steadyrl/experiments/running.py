@@ -61,7 +61,7 @@ def reproduce(
 
     Raises:
         RolloutError: if the scale is unknown, another run uses the folder, the folder holds unfinished work and
-            `resume` is not set, or it holds results of another scale or seed.
+            `resume` is not set, or it holds results of a larger scale.
     """
     check_scale(scale)
     if backend == "envpool":
@@ -212,12 +212,12 @@ def _refuse_to_lose(experiments: Sequence[Experiment], scale: str, out: Path, se
 
 
 def _refuse_to_replace(experiments: Sequence[Experiment], scale: str, out: Path, seed: int) -> None:
-    """Raise RolloutError if a folder has a result of another scale or seed, which may have taken days."""
+    """Raise RolloutError if a folder has a result of a larger scale, which may have taken days."""
     for experiment in experiments:
         path = out / f"{experiment.name}.npz"
         with contextlib.suppress(FileNotFoundError, FileFormatError):  # what is damaged is no loss
             there = Result.load(path)
-            if (there.scale, there.seed) != (scale, seed):
+            if SCALES.index(there.scale) > SCALES.index(scale):
                 raise RolloutError(
                     f"{str(path)!r} is the result of --scale {there.scale} --seed {there.seed}, which this run with "
                     f"--scale {scale} --seed {seed} would replace; name another folder (--out), or delete the file"
