@@ -217,7 +217,7 @@ def _refuse_to_replace(experiments: Sequence[Experiment], scale: str, out: Path,
         path = out / f"{experiment.name}.npz"
         with contextlib.suppress(FileNotFoundError, FileFormatError):  # what is damaged is no loss
             there = Result.load(path)
-            if SCALES.index(there.scale) > SCALES.index(scale):
+            if there.scale in SCALES[SCALES.index(scale) + 1 :]:
                 raise RolloutError(
                     f"{str(path)!r} is the result of --scale {there.scale} --seed {there.seed}, which this run with "
                     f"--scale {scale} --seed {seed} would replace; name another folder (--out), or delete the file"
