@@ -211,3 +211,27 @@ def test_a_table_takes_one_whole_number_of_an_action_for_each_state():
     for logits in ("x", [1.0, 2.0], [[np.nan, 0.0]], None):
         with pytest.raises(PolicyError, match="logits"):
             SoftmaxTable(logits)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "no",
+        None,
+        2**63,
+        torch.zeros(5, 3).to_sparse(),
+        torch.zeros(5, 3, device="meta"),
+        {"a": 1},
+        ["1", "2"],
+        [[1, 2], [3]],
+        1j,
+        np.zeros((5, 4)),
+        3.0,
+    ],
+)
+def test_what_is_no_batch_of_observations_is_refused(wrong):
+    policy = make_policy(observation_codec(spaces.Box(-1, 1, (3,))), action_codec(spaces.Box(-1, 1, (2,))))
+    table = SoftmaxTable(np.zeros((4, 2)))
+    for refused in (lambda: policy.log_prob(wrong, np.zeros((5, 2))), lambda: table.log_prob(wrong, [0] * 5)):
+        with pytest.raises(PolicyError, match=r"observations|states"):
+            refused()

@@ -266,6 +266,8 @@ def test_log_prob_is_one_finite_number_with_a_gradient_for_each_sample_or_refuse
         lambda states: np.zeros(3),
         lambda states: np.full(len(states), np.nan),
         lambda states: None,
+        lambda: 0.0,
+        torch.nn.Linear(1, 1),
         torch.zeros(300, 1, requires_grad=True),
         np.ma.masked_array(np.zeros((300, 1)), mask=True),
     ],

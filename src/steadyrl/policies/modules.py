@@ -21,7 +21,7 @@ from typing import Any, cast
 import numpy as np
 from gymnasium import spaces
 
-from steadyrl.common.checks import as_numbers
+from steadyrl.common.checks import as_numbers, plain_array, shown
 from steadyrl.environments.codecs import ActionCodec, ObservationCodec
 from steadyrl.environments.seeding import policy_generator
 from steadyrl.errors import MissingExtraError, PolicyError
@@ -61,10 +61,19 @@ class NetworkModule(nn.Module, ABC):
 
     def features(self, observations: Any) -> Tensor:
         """Return the network's inputs: observations, normalised, with the numbers of Discrete ones as unit vectors."""
-        x = torch.as_tensor(observations, device=self.mean.device)
+        x = _as_tensor("observations", observations, self.mean.device)
         if self.observations.discrete and x.ndim == 1:
             numbers = x.long() - int(self.observations.space.start)
+            if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < self.observations.size:
+                raise PolicyError(
+                    f"observations go from {x.min().item()} to {x.max().item()}, which are not all in "
+                    f"{self.observations.space}"
+                )
             x = nn.functional.one_hot(numbers, self.observations.size)
+        if x.ndim != 2 or x.shape[1] != self.observations.size:
+            raise PolicyError(
+                f"observations have shape {tuple(x.shape)}; they must be [B, {self.observations.size}], flattened"
+            )
         if self.limit is not None:
             x = ((x - self.mean) / self.std).clamp(-self.limit, self.limit)
         return x.to(linears(self.layers)[0].weight.dtype)
@@ -204,8 +213,12 @@ class SoftmaxTable(nn.Module):
 
     def log_prob(self, observations: Any, actions: Any) -> Tensor:
         """Return log pi(action | state), [B], for numbers of states and actions."""
-        given = [torch.as_tensor(values) for values in (observations, actions)]
-        if given[0].shape != given[1].shape or any(values.dtype.is_floating_point for values in given):
+        given = [_as_tensor(what, each) for what, each in (("states", observations), ("actions", actions))]
+        if (
+            given[0].ndim != 1
+            or given[0].shape != given[1].shape
+            or any(values.dtype.is_floating_point for values in given)
+        ):
             of = [f"type {values.dtype} and shape {tuple(values.shape)}" for values in given]
             raise PolicyError(
                 f"states are of {of[0]}, actions of {of[1]}; they must be whole numbers, one action for each state"
@@ -284,10 +297,24 @@ def forward(layers: nn.ModuleList, x: Tensor) -> Tensor:
     return x
 
 
+def _as_tensor(what: str, values: Any, device: Any = None) -> Tensor:
+    """Return numbers as a tensor, or raise PolicyError."""
+    if isinstance(values, Tensor):
+        if values.layout != torch.strided or values.is_quantized or values.is_complex() or values.is_meta:
+            raise PolicyError(f"{what} is {shown(values)}; it must be a dense tensor of real numbers")
+        return values.to(device)
+    found = plain_array(what, values, PolicyError)
+    if found.dtype.kind not in "biuf":
+        raise PolicyError(f"{what} is {shown(values)}; it must be an array or a tensor of numbers")
+    if found.dtype.kind == "u" and found.dtype.itemsize == 8:  # torch does not have all of these
+        found = found.astype(np.int64 if found.max(initial=0) < 1 << 63 else float)
+    return torch.as_tensor(np.ascontiguousarray(found, dtype=found.dtype.newbyteorder("=")), device=device)
+
+
 def _rows(actions: Any, like: Tensor, width: int | None = None) -> Tensor:
     """Return actions as [B, width] for rows [B, ...], or raise: those of another order would fit other observations."""
     rows, width = len(like), like.shape[1] if width is None else width
-    given = torch.as_tensor(actions, device=like.device)
+    given = _as_tensor("actions", actions, like.device)
     if given.ndim == 0 or len(given) != rows or given.numel() != rows * width:
         raise PolicyError(
             f"actions have shape {tuple(given.shape)}; for {rows} observations they must be {rows} actions of {width} "

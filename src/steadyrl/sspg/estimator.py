@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import as_numbers, check_flag, is_number, shown
-from steadyrl.errors import LengthsError, PolicyError
+from steadyrl.common.checks import as_numbers, check_flag, is_number, shortened, shown
+from steadyrl.errors import LengthsError, PolicyError, SteadyrlError
 from steadyrl.rollouts.samples import Samples
 
 Array = NDArray[np.float64]
@@ -158,11 +158,25 @@ def _parameters(policy: Any) -> dict[str, Any]:
     return named
 
 
+def _called(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of the user's; what it raises becomes an error that says what it was given."""
+    try:
+        return function(*arguments)
+    except SteadyrlError:
+        raise
+    except Exception as error:
+        shapes = " and ".join(str(np.shape(argument)) for argument in arguments)
+        raise PolicyError(
+            f"{what} raised {type(error).__name__}: {shortened(error)}; it is called with numpy arrays of shape "
+            f"{shapes}, and returns one number for each of their {len(arguments[0])} rows"
+        ) from error
+
+
 def _log_prob(policy: Any, observations: Any, actions: Any) -> Any:
     """Return log pi(action | observation), or raise: a column would be multiplied with the returns of all samples."""
     import torch
 
-    found = policy.log_prob(observations, actions)
+    found = _called("log_prob", policy.log_prob, observations, actions)
     if not isinstance(found, torch.Tensor) or found.shape != (len(actions),) or not found.requires_grad:
         what = (
             f"a tensor of shape {tuple(found.shape)}{'' if found.requires_grad else ' without gradients'}"
@@ -188,7 +202,7 @@ def _baseline(baseline: Any, samples: Samples, usable: NDArray[np.bool_]) -> Any
     if baseline is None:
         return 0.0
     if callable(baseline):
-        given = baseline(samples.observations[usable])
+        given = _called("the baseline", baseline, samples.observations[usable])
         given = given.detach().cpu() if hasattr(given, "detach") else given
         what, shape = "the baseline's result", (int(usable.sum()),)
     else:
