@@ -157,6 +157,7 @@ def targets() -> dict[str, Target]:
     from steadyrl import gallery
     from steadyrl.diagnosis.episode_logs import read_episode_log
     from steadyrl.diagnosis.seen_ages import seen_ages
+    from steadyrl.environments.codecs import action_codec, observation_codec
     from steadyrl.lengths import find_drift, read_lengths
 
     def make() -> Any:
@@ -169,6 +170,7 @@ def targets() -> dict[str, Target]:
     lengths = steadyrl.EpisodeLengths.from_gymnasium([3, 4, 5, 5])
     logits, rng = np.zeros((process.n_states, process.n_actions)), np.random.default_rng
     episodes = steadyrl.collect_episodes("CartPole-v1", "uniform", 12, backend="serial")
+    others = steadyrl.collect_episodes("CartPole-v1", "uniform", 2, seed=1, backend="serial")
     samples = steadyrl.collect_samples("CartPole-v1", "uniform", 4, [3, 9], backend="serial")
     episodes.save("episodes.npz")
     samples.save("samples.npz")
@@ -178,18 +180,18 @@ def targets() -> dict[str, Target]:
     gaussian = steadyrl.Perturbation(0.5)
     exact = {"process": process, "policy": policy}
     good: dict[str, dict[str, Any]] = {
-        "Delays": {"probabilities": [0.5, 0.5], "distance": 0.1, "lengths": lengths},
+        "Delays": {"probabilities": [0, 0.5, 0.5], "distance": 0.1, "lengths": lengths},
         "Delays.draw": {"n": 3, "rng": rng(0)},
         "Delays.assign": {"n": 3, "rng": rng(0)},
         "Delays.for_same_step": {},
         "EnvPoolVectorEnv": {"id": "CartPole-v1", "num_envs": 2, "seed": 0},
-        "EpisodeLengths": {"probabilities": [0.5, 0.5]},
+        "EpisodeLengths": {"probabilities": [0, 0.5, 0.5]},
         "EpisodeLengths.from_gymnasium": {"lengths": [3, 4, 5], "censored": [False, False, True]},
-        "EpisodeLengths.from_survival": {"survival": [1.0, 0.5, 0.2]},
+        "EpisodeLengths.from_survival": {"survival": [1.0, 1.0, 0.5, 0.2]},
         "EpisodeLengths.from_episodes": {"episodes": episodes},
         "EpisodeLengths.from_file": {"path": "lengths.txt", "column": None},
         "Episodes": {k: getattr(episodes, k) for k in ("lengths", "returns", "terminated", "truncated", "seeds")},
-        "Episodes.merge": {"others": episodes},
+        "Episodes.merge": {"others": others},
         "Episodes.save": {"path": "saved.npz"},
         "Episodes.load": {"path": "episodes.npz"},
         "FairStatistics": {"num_envs": 2, "same_step": True, "ages": None, "memory": None, "max_episode_steps": 9},
@@ -230,7 +232,7 @@ def targets() -> dict[str, Target]:
         "StaggerController.step": {"done": [True, False]},
         "StaggerController.reset": {"mask": [True, False], "seed": 0},
         "StaggerController.restore": {"state": steadyrl.StaggerController(2, same_step=True, seed=0).state()},
-        "StaggeredStart": {"env": make, "delays": 3, "window": None},
+        "StaggeredStart": {"env": make, "delays": 3, "window": 6},
         "StaggeredVectorEnv": {"env": vector, "delays": "auto", "seed": 0, "tolerance": 0.01, "n_steps": 4},
         "StationaryStart": {"env": make, "policy": None, "limit": None},
         "action_values": {**exact, "discount": None},
@@ -316,16 +318,15 @@ def targets() -> dict[str, Target]:
         "phase_distance": {"lengths": lengths, "steps": 5, "perturbation": None},
         "phase_mixing_time": {"lengths": lengths, "tolerance": 0.01, "perturbation": None, "longest": 1000},
         "policy_gradient": {"process": process, "logits": logits, "policy": None, "score": None},
-        "pre_roll": {"envs": vector, "delays": 3, "policy": None, "seed": 0},
+        "pre_roll": {"envs": vector, "delays": [1, 3], "policy": None, "seed": 0},
         "recommend": {"lengths": lengths, "tolerance": 0.01, "num_envs": 4, "n_steps": 2, "updates": 10},
         "renewal_sequence": {"lengths": lengths, "steps": 5, "perturbation": None},
-        "renumber": {"ends": [0, 0, 1], "perturbation": gaussian, "rng": rng(0)},
+        "renumber": {"ends": [1, 0, 0, 1], "perturbation": gaussian, "rng": rng(0)},
         "sample_path": {**exact, "steps": 5, "rng": rng(0)},
         "softmax_policy": {"logits": logits},
-        "steady_state_gradient": {"policy": "uniform", "samples": samples, "average_episode_length": 9.0},
         "steady_state_mean": {"sums": [1.0, 2.0, 3.0], "gymnasium_lengths": [3, 4, 5], "level": 0.9},
         "steady_state_policy_gradient": {"process": process, "logits": logits, "policy": None, "score": None},
-        "stream_episode_length": {"ends": [[0, 1, 0], [1, 0, 0]], "level": 0.9},
+        "stream_episode_length": {"ends": [[False, True, False], [True, False, False]], "level": 0.9},
         "total_variation": {"p": [0.5, 0.5], "q": [1.0, 0.0]},
         "train": {
             "environment": "CartPole-v1",
@@ -350,13 +351,19 @@ def targets() -> dict[str, Target]:
     ):
         good[name] = exact
     good["state_values"] = good["action_values"]
+
+    def updated() -> Any:
+        statistics = steadyrl.FairStatistics(2, same_step=True)
+        statistics.update([1.0, 1.0], [True, False])
+        return statistics
+
     owners = {
         "Delays": lambda: steadyrl.uniform_delays(lengths),
         "Episodes": lambda: episodes,
         "Samples": lambda: samples,
         "LearningProcess": lambda: process,
         "Perturbation": lambda: gaussian,
-        "FairStatistics": lambda: steadyrl.FairStatistics(2, same_step=True),
+        "FairStatistics": updated,
         "PhaseTracker": lambda: steadyrl.PhaseTracker(2, same_step=True),
         "StaggerController": lambda: steadyrl.StaggerController(2, same_step=True, seed=0),
     }
@@ -384,8 +391,38 @@ def targets() -> dict[str, Target]:
         import torch
 
         from steadyrl.integrations.torch import CounterStagger, TorchFairStatistics, TorchStagger
+        from steadyrl.policies import CategoricalPolicy, GaussianPolicy, SoftmaxTable
 
+        def torch_updated() -> Any:
+            statistics = TorchFairStatistics(2)
+            statistics.update(torch.ones(2), torch.tensor([True, False]))
+            return statistics
+
+        seen, box = observation_codec(make().observation_space), gymnasium.spaces.Box(-1, 1, (2,))
+        chooser, gauss = (
+            CategoricalPolicy(seen, action_codec(make().action_space)),
+            GaussianPolicy(seen, action_codec(box)),
+        )
+        good["steady_state_gradient"] = {
+            "policy": chooser,
+            "samples": samples,
+            "average_episode_length": 9.0,
+            "episode_length_factor": True,
+            "baseline": None,
+        }
+        good["SoftmaxTable"] = {"logits": np.zeros((3, 2))}
+        good["SoftmaxTable.log_prob"] = {"observations": np.array([0, 2]), "actions": np.array([1, 0])}
+        good["CategoricalPolicy.log_prob"] = {"observations": np.zeros((3, 4)), "actions": np.array([0, 1, 1])}
+        good["GaussianPolicy.log_prob"] = {"observations": np.zeros((3, 4)), "actions": np.zeros((3, 2))}
+        owners |= {
+            "SoftmaxTable": lambda: SoftmaxTable(np.zeros((3, 2))),
+            "CategoricalPolicy": lambda: chooser,
+            "GaussianPolicy": lambda: gauss,
+        }
         elsewhere |= {
+            "SoftmaxTable": SoftmaxTable,
+            "CategoricalPolicy": CategoricalPolicy,
+            "GaussianPolicy": GaussianPolicy,
             "CounterStagger": CounterStagger,
             "TorchFairStatistics": TorchFairStatistics,
             "TorchStagger": TorchStagger,
@@ -394,7 +431,7 @@ def targets() -> dict[str, Target]:
         tensors = {"rewards": torch.ones(2), "ended": torch.tensor([True, False]), "cut": torch.tensor([False, False])}
         good["TorchFairStatistics.update"] = tensors
         good["TorchFairStatistics.report"] = {"level": 0.9}
-        owners["TorchFairStatistics"] = lambda: TorchFairStatistics(2)
+        owners["TorchFairStatistics"] = torch_updated
         good["TorchStagger"] = {"num_envs": 2, "same_step": True, "seed": 0}
         good["TorchStagger.step"] = {"done": torch.tensor([True, False])}
         good["TorchStagger.reset"] = {"mask": torch.tensor([True, False]), "seed": 0}

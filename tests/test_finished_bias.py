@@ -109,6 +109,7 @@ def test_a_log_of_100_steps_where_the_truth_is_600_is_reproduced_and_removed():
         ({"start": "now"}, "start is 'now'"),
         ({"rewards": [1.0, 2.0]}, r"shape \(2,\)"),
         ({"rewards": np.full(400, np.nan)}, "finite"),
+        ({"rewards": np.full(400, 1e308)}, r"overflows: they go from 1e\+308"),
         ({"window": 0}, "window is 0"),
         ({"lengths": EpisodeLengths([0, 0.5, 0.5]), "same_step": True}, "no action"),
     ],

@@ -154,6 +154,73 @@ def test_mistakes_are_named(arguments, words):
         walk(**arguments)
 
 
+def sweep(**changed):
+    """Gymnasium's table of a sweep over three states, with some states' entries changed."""
+    return {
+        0: {0: [(1.0, 1, 0.0, False)]},
+        1: {0: [(1.0, 2, 0.0, False)]},
+        2: {0: [(1.0, 0, 1.0, True)]},
+    } | {int(state[1:]): entries for state, entries in changed.items()}
+
+
+class Carrier(gymnasium.Env):
+    """An environment that carries a model."""
+
+    observation_space, action_space = gymnasium.spaces.Discrete(3), gymnasium.spaces.Discrete(1)
+
+    def __init__(self, table, start):
+        self.P, self.initial_state_distrib = table, start
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (
+            sweep(s1={0: [(1.0, 3, 0.0, False)]}),
+            "leads to state 3 in state 1, action 0",
+        ),  # was taken for a terminal one
+        (sweep(s1={0: [(1.0, -1, 0.0, False)]}), "leads to state -1 in state 1"),
+        (sweep(s1={0: [(1.0, 1.5, 0.0, False)]}), r"leads to state 1\.5"),
+        (sweep(s1={0: [(1.0, 0.5, 2, False)]}), r"leads to state 0\.5"),  # reward and state the other way round
+        (sweep(s2={0: [(1.0, 5, 1.0, True)]}), "leads to state 5 in state 2"),
+        (sweep(s1={0: [(1.0, 2, 0.0, False), (-0.5, 0, 4.0, False)]}), r"the probability -0\.5 in state 1"),
+        (sweep(s1={0: [(1.0, 2, 0.0, False), (np.nan, 0, 4.0, False)]}), "the probability nan in state 1"),
+        (sweep(s1={0: [(1.0, 2, np.inf, False)]}), "the reward inf in state 1"),
+        (
+            sweep(s1={0: [(1.0, 2, 0.0, False)], 1: [(1.0, 2, 9.0, False)]}),
+            "P has 2 actions in state 1 and 1 in state 0",
+        ),
+        (sweep(s1={}), "list of tuples"),
+        (sweep(s1={0: [("a", 2, 0.0, False)]}), "list of tuples"),
+    ],
+)
+def test_a_table_that_cannot_be_a_model_is_refused_wherever_it_comes_from(table, words):
+    assert LearningProcess.from_gymnasium(Carrier(sweep(), [1, 0, 0])).n_states == 4
+    with pytest.raises(ProcessError, match=words):
+        LearningProcess.from_gymnasium(Carrier(table, [1, 0, 0]))
+    with pytest.raises(ProcessError, match=words):
+        LearningProcess.from_mdp(table, None, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("table", "start", "words"),
+    [
+        (sweep(s1={0: [(1.0, 2, 0.0)]}), [1, 0, 0], "list of tuples"),
+        ({}, [1], "list of tuples"),
+        (3, [1], "list of tuples"),
+        (np.ones((1, 3, 3)) / 3, [1], "list of tuples"),
+        (sweep(), [1, 0], r"initial_state_distrib has shape \(2,\)"),
+        (sweep(), [[1, 0, 0]], r"initial_state_distrib has shape \(1, 3\)"),
+        (sweep(), np.ma.masked_array([1.0, 0, 0], mask=[True, False, False]), "masked"),
+        (sweep(), "first", "initial_state_distrib must be"),
+        (sweep(), [0.5, 0, 0], r"sums to 0\.5"),
+    ],
+)
+def test_an_environment_whose_model_is_not_whole_is_refused(table, start, words):
+    with pytest.raises(ProcessError, match=words):
+        LearningProcess.from_gymnasium(Carrier(table, start))
+
+
 def test_a_flagged_transition_to_a_state_that_is_not_named_is_refused():
     table = {0: {0: [(1.0, 1, 0.0, False)]}, 1: {0: [(1.0, 2, 0.0, True)]}, 2: {0: [(1.0, 2, 0.0, True)]}}
     assert average_episode_length(walk(table, None, 0, None), np.ones((3, 1))) == 3

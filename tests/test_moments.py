@@ -95,3 +95,15 @@ def test_bad_times_are_refused():
     process, policy = gallery.corridor()
     with pytest.raises(LengthsError, match="1 or more"):
         marginal_moments(exact_sums(process, policy, np.eye(4)), [0, 1])
+
+
+def test_sums_of_different_environments_are_not_put_together():
+    process, policy = gallery.corridor()
+    wide, narrow = exact_sums(process, policy, np.eye(4)), exact_sums(process, policy, np.eye(4)[:, :3])
+    for together in (lambda: wide + narrow, lambda: AgeSums.merge([wide, narrow]), lambda: AgeSums.merge([wide, None])):
+        with pytest.raises(LengthsError, match=r"3 and 4 values|sums is NoneType"):
+            together()
+    with pytest.raises(LengthsError, match="3 and 4 values"):
+        marginal_moments([wide, narrow], [1])
+    with pytest.raises(LengthsError, match="no episodes"):
+        marginal_moments([wide, AgeSums.empty(4)], [1])

@@ -248,3 +248,12 @@ def test_what_is_not_a_perturbation_is_refused():
         sample_path(process, policy, 2.5, rng=np.random.default_rng(0))
     with pytest.raises(PerturbationError, match="real numbers"):
         Perturbation.from_detour(["a"])
+    for flag in ("no", None, 1):
+        with pytest.raises(PerturbationError, match="recursive is"):
+            Perturbation(0.5, recursive=flag)
+
+
+@pytest.mark.parametrize("ends", [[3, 2, 0.5, 0], [1, np.nan, 0], [2, 0, 0], [1, -1]])
+def test_states_or_other_numbers_are_not_taken_for_ends(ends):
+    with pytest.raises(PerturbationError, match="must hold booleans"):
+        renumber(ends, Perturbation(0.5), rng=np.random.default_rng(0))

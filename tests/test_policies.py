@@ -186,3 +186,52 @@ def test_a_numpy_policy_becomes_a_module_and_back():
     again = as_module(policy, SEEN, action_codec(SPACES["box"])).numpy()
     for name, value in policy.tensors().items():
         np.testing.assert_array_equal(again.tensors()[name], value)
+
+
+@pytest.mark.parametrize("actions", [np.zeros((2, 5)), np.zeros(10), np.zeros((5, 3)), np.zeros((10, 1)), 0.0])
+def test_actions_in_another_order_than_observations_are_refused_instead_of_reshaped(actions):
+    policy = make_policy(observation_codec(spaces.Box(-1, 1, (3,))), action_codec(spaces.Box(-1, 1, (2,))))
+    with pytest.raises(PolicyError, match=r"actions have shape .*\(5, 2\)"):
+        policy.log_prob(np.zeros((5, 3)), actions)
+
+
+@pytest.mark.parametrize("actions", [[0, 0, 0], [9, 2, 2], [2, 3], [[2, 3], [2, 3], [2, 3]]])
+def test_actions_that_a_categorical_policy_does_not_have_are_refused(actions):
+    policy = make_policy(observation_codec(spaces.Box(-1, 1, (3,))), action_codec(spaces.Discrete(4, start=2)))
+    assert policy.log_prob(np.zeros((3, 3)), [2, 3, 5]).shape == (3,)
+    with pytest.raises(PolicyError, match="actions"):
+        policy.log_prob(np.zeros((3, 3)), actions)
+
+
+def test_a_table_takes_one_whole_number_of_an_action_for_each_state():
+    table = SoftmaxTable(np.zeros((4, 2)))
+    for states, actions in (([0, 1, 2], [[0], [1], [0]]), ([0.9], [0]), ([0, 1], [1])):
+        with pytest.raises(PolicyError, match="one action for each state"):
+            table.log_prob(np.array(states), np.array(actions))
+    for logits in ("x", [1.0, 2.0], [[np.nan, 0.0]], None):
+        with pytest.raises(PolicyError, match="logits"):
+            SoftmaxTable(logits)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "no",
+        None,
+        2**63,
+        torch.zeros(5, 3).to_sparse(),
+        torch.zeros(5, 3, device="meta"),
+        {"a": 1},
+        ["1", "2"],
+        [[1, 2], [3]],
+        1j,
+        np.zeros((5, 4)),
+        3.0,
+    ],
+)
+def test_what_is_no_batch_of_observations_is_refused(wrong):
+    policy = make_policy(observation_codec(spaces.Box(-1, 1, (3,))), action_codec(spaces.Box(-1, 1, (2,))))
+    table = SoftmaxTable(np.zeros((4, 2)))
+    for refused in (lambda: policy.log_prob(wrong, np.zeros((5, 2))), lambda: table.log_prob(wrong, [0] * 5)):
+        with pytest.raises(PolicyError, match=r"observations|states"):
+            refused()

@@ -169,6 +169,7 @@ def test_censoring_removes_the_bias_of_finished_episodes():
         (lambda: EpisodeLengths([0, 0.5]), "sum to 0.5"),
         (lambda: EpisodeLengths([0, -1, 2]), "P\\(T = 1\\) is -1"),
         (lambda: EpisodeLengths([]), "shape"),
+        (lambda: EpisodeLengths.from_survival([[1, 1], [0.5, 0.2]]), r"survival has shape \(2, 2\)"),
         (lambda: EpisodeLengths.from_gymnasium([]), "at least one"),
         (lambda: EpisodeLengths.from_gymnasium([3, -1]), r"lengths\[1\] is -1"),
         (lambda: EpisodeLengths.from_gymnasium([3, 1.5]), r"lengths\[1\] is 1.5"),

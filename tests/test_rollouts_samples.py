@@ -229,7 +229,7 @@ def test_rollouts_that_fail_are_left_out():
     assert (samples.ages > 0).all()
 
 
-@pytest.mark.parametrize("times", [[], [0, 5], [5, 5], [2.5], [[1, 2]]])
+@pytest.mark.parametrize("times", [[], [0, 5], [5, 5], [2.5], [[1, 2]], np.array([9, 5], dtype=np.uint8)])
 def test_bad_times_are_named(times):
     with pytest.raises(RolloutError, match="times"):
         collect_samples("CartPole-v1", "uniform", 2, times)

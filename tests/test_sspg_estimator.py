@@ -224,6 +224,86 @@ def streams(lengths, steps, copies, rng):
     return ends
 
 
+class Shaped(torch.nn.Module):
+    """A policy whose log-probabilities are handed on in another shape."""
+
+    def __init__(self, inner, shaped):
+        super().__init__()
+        self.inner, self.shaped = inner, shaped
+
+    def log_prob(self, observations, actions):
+        return self.shaped(self.inner.log_prob(observations, actions))
+
+
+@pytest.mark.parametrize(
+    "shaped",
+    [
+        lambda found: found[:, None],  # a column, which broadcasting would multiply with the returns of all samples
+        lambda found: found[None],
+        lambda found: found.sum(),
+        lambda found: torch.stack([found, found], dim=1),
+        lambda found: found.detach(),
+        lambda found: found.tolist(),
+        lambda found: found * float("nan"),
+        lambda found: found - float("inf"),
+        lambda found: None,
+    ],
+)
+def test_log_prob_is_one_finite_number_with_a_gradient_for_each_sample_or_refused(shaped):
+    process, logits = winding_walk()
+    policy, samples = drawn(process, logits, 300)
+    with pytest.raises(PolicyError, match="log_prob"):
+        steady_state_gradient(Shaped(policy, shaped), samples, samples.average_episode_length)
+
+
+@pytest.mark.parametrize(
+    "baseline",
+    [
+        "zero",
+        float("nan"),
+        lambda states: np.zeros((len(states), 1)),
+        lambda states: torch.zeros(len(states), 1),
+        lambda states: np.zeros(3),
+        lambda states: np.full(len(states), np.nan),
+        lambda states: None,
+        lambda: 0.0,
+        torch.nn.Linear(1, 1),
+        torch.zeros(300, 1, requires_grad=True),
+        np.ma.masked_array(np.zeros((300, 1)), mask=True),
+    ],
+)
+def test_a_baseline_is_one_finite_number_for_each_sample_or_refused(baseline):
+    process, logits = winding_walk()
+    policy, samples = drawn(process, logits, 300)
+    with pytest.raises(PolicyError, match="baseline"):
+        steady_state_gradient(policy, samples, samples.average_episode_length, baseline=baseline)
+
+
+def test_the_values_of_a_torch_critic_may_have_gradients_and_a_baseline_may_be_one_number():
+    process, logits = winding_walk()
+    policy, samples = drawn(process, logits, 300)
+    ones, length = torch.nn.Parameter(torch.ones(6)), samples.average_episode_length
+    of_critic = steady_state_gradient(policy, samples, length, baseline=lambda states: ones[states])
+    assert np.array_equal(of_critic.vector, steady_state_gradient(policy, samples, length, baseline=1).vector)
+
+
+@pytest.mark.parametrize("length", ["3.5", None, [3.0], np.array([3.0, 4.0]), 3j, True, 10**400])
+def test_an_episode_length_that_is_no_number_is_refused(length):
+    process, logits = winding_walk()
+    policy, samples = drawn(process, logits, 300)
+    with pytest.raises(LengthsError, match="average_episode_length is"):
+        steady_state_gradient(policy, samples, length)
+
+
+def test_samples_and_the_factor_are_checked():
+    process, logits = winding_walk()
+    policy, samples = drawn(process, logits, 300)
+    with pytest.raises(LengthsError, match="samples is None"):
+        steady_state_gradient(policy, None, 3.0)
+    with pytest.raises(LengthsError, match="episode_length_factor is 'no'"):
+        steady_state_gradient(policy, samples, 3.0, episode_length_factor="no")
+
+
 def test_steps_over_ends_is_right_where_the_mean_of_finished_lengths_is_not():
     rng = np.random.default_rng(0)
     lengths = {4: 0.5, 80: 0.5}  # E[T] = 42

@@ -273,6 +273,9 @@ def test_coarse_units_change_little():
         (lambda: recommend(bell(20, 2, 40), n_steps=True), "n_steps is True"),
         (lambda: Delays(np.array([0.5, 0.5]), 0.0), "P\\(D = 0\\) is 0.5"),
         (lambda: Delays(np.array([0, 0.5]), 0.0), "sum"),
+        (lambda: Delays([0, 0.5, 0.5], None), "distance is None"),
+        (lambda: Delays([0, 0.5, 0.5], "near"), "distance is 'near'"),
+        (lambda: Delays([0, 0.5, 0.5], 0.0, [3, 4]), "lengths is list; give EpisodeLengths"),
         (lambda: design_delays(bell(20, 2, 40)).draw(0, np.random.default_rng(0)), "copies is 0"),
     ],
 )

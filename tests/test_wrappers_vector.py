@@ -745,6 +745,13 @@ def test_a_step_before_the_first_reset_says_what_to_do_and_breaks_nothing(vector
     envs.close()
 
 
+def test_what_a_policy_raises_in_a_pre_roll_says_that_it_was_the_policy():
+    envs = gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
+    for policy in (lambda observations: 1 / 0, lambda: 0):
+        with pytest.raises(PolicyError, match=r"the policy raised (ZeroDivision|Type)Error"):
+            pre_roll(envs, [1, 3], policy, seed=0)
+
+
 @pytest.mark.parametrize("actions", [np.zeros(3, dtype=int), np.zeros((4, 2), dtype=int), np.zeros(4), None], ids=repr)
 def test_a_pre_roll_names_the_policy_whose_actions_do_not_fit(actions):
     with pytest.raises(PolicyError, match=r"policy returned actions of shape .* needs shape \(4,\) and whole numbers"):

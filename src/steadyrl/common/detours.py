@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from steadyrl.common.checks import as_numbers, check_rng, is_number, shown, whole_number
+from steadyrl.common.checks import as_numbers, check_flag, check_rng, is_number, shown, whole_number
 from steadyrl.errors import PerturbationError
 
 Array = NDArray[np.float64]
@@ -60,6 +60,7 @@ class Perturbation:
                 "that never ends); the paper uses Perturbation.for_average_episode_length(E[T]), that is 1 - 1/E[T]"
             )
         object.__setattr__(self, "epsilon", float(epsilon))
+        object.__setattr__(self, "recursive", check_flag("recursive", self.recursive, PerturbationError))
 
     @classmethod
     def for_average_episode_length(cls, average_episode_length: float) -> Perturbation:

@@ -18,7 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from steadyrl.common.checks import as_numbers, as_steps, check_rng
+from steadyrl.common.checks import as_numbers, as_steps, check_rng, shown
 from steadyrl.common.detours import Perturbation, check_perturbation
 from steadyrl.common.values import hash_values, same_values
 from steadyrl.errors import PerturbationError
@@ -166,7 +166,13 @@ def renumber(ends: ArrayLike, perturbation: Perturbation, *, rng: np.random.Gene
         [0, 3, 4, 5, 8]
     """
     check_perturbation(perturbation)
-    terminal = as_numbers("ends", ends, PerturbationError) != 0
+    values = as_numbers("ends", ends, PerturbationError)
+    if not np.isin(values, (0, 1)).all():
+        raise PerturbationError(
+            f"ends is {shown(ends)}; it must hold booleans: whether the state at each time is terminal, as in "
+            "process.terminal[path]"
+        )
+    terminal = values.astype(bool)
     if terminal.ndim != 1 or not len(terminal) or not terminal[0]:
         raise PerturbationError(
             "ends must be a list of flags, one per time step, and the first True: a learning process starts at a "

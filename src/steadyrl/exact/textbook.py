@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from steadyrl.common.checks import as_distribution, as_numbers, plain_array, shown
 from steadyrl.errors import ProcessError
-from steadyrl.exact.toy_text import Model
+from steadyrl.exact.toy_text import Model, read_table
 from steadyrl.exact.validation import normalised, sparse_copy, square_matrices
 
 Array = NDArray[np.float64]
@@ -175,25 +175,8 @@ def _is_table(P: Any) -> bool:
 
 def _read_table(table: Any) -> tuple[list[Any], Array, Mask]:
     """Return transitions, expected rewards [S, A] and the states [S] that transitions flagged as terminated lead to."""
-    n_states = len(table)
-    try:
-        n_actions = len(table[0])
-        entries = [
-            (state, action, *entry[:3], entry[3] if len(entry) > 3 else False)
-            for state in range(n_states)
-            for action in range(n_actions)
-            for entry in table[state][action]
-        ]
-        numbers = np.array(entries, dtype=float).reshape(-1, 6)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise ProcessError(
-            "P must hold, for each state 0, 1, ... and each action 0, 1, ..., a list of tuples (probability, next "
-            f"state, reward, terminated): {type(error).__name__} {error}"
-        ) from error
-    used = numbers[numbers[:, 2] != 0]
+    used, n_states, n_actions = read_table(table, with_ends=False)
     state, action, target = (used[:, i].astype(np.int64) for i in (0, 1, 3))
-    if (target < 0).any() or (target >= n_states).any():
-        raise ProcessError(f"P leads to state {target.max()}; with {n_states} states, states are 0 to {n_states - 1}")
     rewards = np.zeros((n_states, n_actions))
     np.add.at(rewards, (state, action), used[:, 2] * used[:, 4])
     matrices = []

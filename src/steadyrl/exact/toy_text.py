@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import check_id, shown, whole_number
+from steadyrl.common.checks import as_distribution, check_id, shortened, shown, whole_number
 from steadyrl.common.terminal import clean
 from steadyrl.errors import ProcessError
 
@@ -75,36 +75,76 @@ def read_model(
                 "a fickle passenger changes the destination by a rule that is in the environment's step() but not in "
                 "its model P, so the model would be wrong; make the environment with fickle_passenger=False"
             )
-        return _convert(table, np.asarray(start, dtype=float)), limit
+        return _convert(table, start), limit
     finally:
         if made:
             env.close()
 
 
-def _convert(table: Any, start: Array) -> Model:
-    n, n_actions = len(table), len(table[0])
-    entries = np.array(
-        [
-            (state, action, probability, after, reward, terminated)
-            for state in range(n)
+def read_table(table: Any, *, with_ends: bool = True) -> tuple[Array, int, int]:
+    """Return what is in P[state][action], one row for each entry whose probability is not 0.
+
+    Args:
+        table: P[state][action] = [(probability, next state, reward, terminated), ...].
+        with_ends: whether every entry has to say if it terminates the episode.
+
+    Returns:
+        Rows [state, action, probability, next state, reward, terminated], and the numbers of states and of actions.
+
+    Raises:
+        ProcessError: if the table does not hold that.
+    """
+    try:
+        n_states, n_actions = len(table), len(table[0])
+        entries = [
+            (state, action, *entry[:3], entry[3] if with_ends or len(entry) > 3 else False)
+            for state in range(n_states)
             for action in range(n_actions)
-            for probability, after, reward, terminated in table[state][action]
-        ],
-        dtype=float,
-    )
+            for entry in table[state][action]
+        ]
+        numbers = np.array(entries, dtype=float).reshape(-1, 6)
+        counts = [len(table[state]) for state in range(n_states)]
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+        raise ProcessError(
+            "P must hold, for each state 0, 1, ... and each action 0, 1, ..., a list of tuples (probability, next "
+            f"state, reward, terminated): {type(error).__name__} {shortened(error)}"
+        ) from error
+    if max(counts) > n_actions:
+        raise ProcessError(
+            f"P has {max(counts)} actions in state {int(np.argmax(counts))} and {n_actions} in state 0; every state "
+            "needs the same actions"
+        )
+    for column, what, fine in (
+        (2, "gives the probability", (numbers[:, 2] >= 0) & (numbers[:, 2] < np.inf)),
+        (3, "leads to state", (numbers[:, 3] % 1 == 0) & (numbers[:, 3] >= 0) & (numbers[:, 3] < n_states)),
+        (4, "gives the reward", np.isfinite(numbers[:, 4])),
+    ):
+        if not fine.all():
+            row = numbers[int(np.argmin(fine))]
+            raise ProcessError(
+                f"P {what} {row[column]:g} in state {int(row[0])}, action {int(row[1])}; its entries are (probability, "
+                f"next state, reward, terminated), with states from 0 to {n_states - 1}"
+            )
+    return numbers[numbers[:, 2] > 0], n_states, n_actions
+
+
+def _convert(table: Any, initial_state_distrib: Any) -> Model:
+    entries, n, n_actions = read_table(table)
+    start = as_distribution("initial_state_distrib", initial_state_distrib, ProcessError)
+    if start.shape != (n,):
+        raise ProcessError(f"initial_state_distrib has shape {start.shape}; with {n} states in P it must be ({n},)")
     state, action, after = (entries[:, i].astype(np.int64) for i in (0, 1, 3))
     probability, reward, terminated = entries[:, 2], entries[:, 4], entries[:, 5] > 0
-    ends = np.unique(after[terminated & (probability > 0)])
+    ends = np.unique(after[terminated])
     terminals = max(len(ends), 1)  # an episode that never ends still has a start
     target = after.copy()
     target[terminated] = n + np.searchsorted(ends, after[terminated])
-    used = probability > 0
     rewards = np.zeros((n + terminals, n_actions))
     np.add.at(rewards, (state, action), probability * reward)
     reset = sp.csr_array(np.tile(np.append(start, np.zeros(terminals)), (terminals, 1)))
     transitions = []
     for a in range(n_actions):
-        here = used & (action == a)
+        here = action == a
         onward = sp.coo_array((probability[here], (state[here], target[here])), (n, n + terminals))
         transitions.append(sp.vstack([onward, reset]).tocsr())
     initial = np.zeros(n + terminals)

@@ -62,8 +62,7 @@ class AgeSums:
     @classmethod
     def merge(cls, groups: Sequence[AgeSums]) -> AgeSums:
         """Return the sums over all episodes of several groups."""
-        if not groups:
-            raise LengthsError("there are no groups of sums to merge; give at least one AgeSums")
+        require_alike(groups)
         n = max(len(group.count) for group in groups)
         merged = cls(
             np.zeros(n, dtype=np.int64), np.zeros((n, groups[0].dimensions)), np.zeros((n, groups[0].dimensions))
@@ -131,6 +130,23 @@ class AgeSums:
 
 
 _COLUMNS = ("count", "total", "total_squares")
+
+
+def require_alike(groups: Sequence[object]) -> None:
+    """Raise LengthsError unless these are sums of observations of one width, at least one."""
+    if not groups:
+        raise LengthsError("there are no groups of sums; give at least one AgeSums")
+    for group in groups:
+        if not isinstance(group, AgeSums):
+            raise LengthsError(
+                f"sums is {type(group).__name__}; give AgeSums, such as Episodes.ages, or a list of them"
+            )
+    widths = sorted({group.dimensions for group in groups if isinstance(group, AgeSums)})
+    if len(widths) > 1:
+        raise LengthsError(
+            f"the groups are of observations of {' and '.join(map(str, widths))} values; only sums of one environment "
+            "can be put together"
+        )
 
 
 def count_ages(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import as_numbers, check_rng, check_tolerance, whole_number
+from steadyrl.common.checks import as_numbers, check_rng, check_tolerance, is_number, shown, whole_number
 from steadyrl.common.values import hash_values, same_values
 from steadyrl.errors import DelaysError
 from steadyrl.lengths.distribution import LONGEST, EpisodeLengths, check_lengths
@@ -61,6 +61,13 @@ class Delays:
             raise DelaysError(
                 f"P(D = 0) is {values[0]}; delays are at least 1 step, since a copy that has not started has no age"
             )
+        if not is_number(self.distance):
+            raise DelaysError(
+                f"distance is {shown(self.distance)}; it must be a number, the distance of the ages from the long run, "
+                "or math.nan where it is not known"
+            )
+        if self.lengths is not None:
+            check_lengths(self.lengths, DelaysError)
         values.flags.writeable = False
         object.__setattr__(self, "probabilities", values)
 

@@ -119,7 +119,10 @@ class EpisodeLengths:
 
         Differences of survival probabilities can come out as -1e-16 by rounding; they are taken as 0.
         """
-        probabilities = -np.diff(np.append(as_numbers("survival", survival, LengthsError), 0.0))
+        values = as_numbers("survival", survival, LengthsError)
+        if values.ndim != 1:
+            raise LengthsError(f"survival has shape {values.shape}; it must be a list P(T >= 0), P(T >= 1), ...")
+        probabilities = -np.diff(np.append(values, 0.0))
         return cls(np.where(np.abs(probabilities) < _ROUNDING, np.maximum(probabilities, 0.0), probabilities))
 
     @classmethod

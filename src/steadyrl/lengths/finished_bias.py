@@ -30,6 +30,7 @@ from steadyrl.numerics.convolution import fftconvolve
 Array = NDArray[np.float64]
 
 _DIRECT = 2e7  # multiplications up to which sums are made directly
+_LARGEST = 1e290  # return; weighted sums of larger ones could overflow
 _NOTHING = 1e-12  # episodes; fewer are none, or rounding
 
 
@@ -104,7 +105,13 @@ def _returns(rewards: Any, size: int) -> Array:
             f"rewards have shape {each.shape}; they must be finite numbers, one for each of the {size - 1} actions of "
             "the longest episode"
         )
-    return np.append(0.0, np.cumsum(each))[:size]
+    with np.errstate(over="ignore"):  # what overflows is refused
+        returns = np.append(0.0, np.cumsum(each))[:size]
+    if not (np.abs(returns) < _LARGEST).all():
+        raise LengthsError(
+            f"the sum of the rewards overflows: they go from {each.min():g} to {each.max():g}; scale them down"
+        )
+    return returns
 
 
 def _convolved(weights: Array, begun: Array) -> Array:

@@ -27,7 +27,7 @@ from steadyrl.common.checks import as_numbers, shown
 from steadyrl.common.detours import Perturbation
 from steadyrl.common.values import hash_values, same_values
 from steadyrl.errors import LengthsError
-from steadyrl.lengths.age_sums import AgeSums
+from steadyrl.lengths.age_sums import AgeSums, require_alike
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.lengths.renewal import start_sequence
 from steadyrl.numerics.convolution import fftconvolve
@@ -86,20 +86,14 @@ def marginal_moments(
         >>> marginal_moments(ages, [1, 20, 100]).mean.shape
         (3, 4)
     """
-    groups = []
-    for group in sums if isinstance(sums, Sequence) else [sums]:
-        if not isinstance(group, AgeSums):
-            raise LengthsError(
-                f"sums is {type(group).__name__}; give AgeSums, such as Episodes.ages, or a list of them"
-            )
-        groups.append(group)
+    groups = sums if isinstance(sums, Sequence) else [sums]
+    require_alike(groups)
+    if not all(len(group.count) for group in groups):
+        raise LengthsError("a group of sums has no episodes; leave it out")
     given = np.atleast_1d(as_numbers("times", times, LengthsError))
     when = given.astype(np.int64)
-    if not groups or when.ndim != 1 or not len(when) or when.min() < 1 or (when != given).any():
-        raise LengthsError(
-            f"times are {shown(times)}; they must be whole numbers, 1 or more, and there must be at least one group of "
-            "sums"
-        )
+    if when.ndim != 1 or not len(when) or when.min() < 1 or (when != given).any():
+        raise LengthsError(f"times are {shown(times)}; they must be whole numbers, 1 or more, at least one")
     n, d = max(len(group.count) for group in groups), groups[0].total.shape[1]
     weights = np.array([float(group.count[0]) for group in groups])
     weights /= weights.sum()

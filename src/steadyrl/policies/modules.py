@@ -21,6 +21,7 @@ from typing import Any, cast
 import numpy as np
 from gymnasium import spaces
 
+from steadyrl.common.checks import as_numbers, plain_array, shown
 from steadyrl.environments.codecs import ActionCodec, ObservationCodec
 from steadyrl.environments.seeding import policy_generator
 from steadyrl.errors import MissingExtraError, PolicyError
@@ -60,10 +61,19 @@ class NetworkModule(nn.Module, ABC):
 
     def features(self, observations: Any) -> Tensor:
         """Return the network's inputs: observations, normalised, with the numbers of Discrete ones as unit vectors."""
-        x = torch.as_tensor(observations, device=self.mean.device)
+        x = _as_tensor("observations", observations, self.mean.device)
         if self.observations.discrete and x.ndim == 1:
             numbers = x.long() - int(self.observations.space.start)
+            if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < self.observations.size:
+                raise PolicyError(
+                    f"observations go from {x.min().item()} to {x.max().item()}, which are not all in "
+                    f"{self.observations.space}"
+                )
             x = nn.functional.one_hot(numbers, self.observations.size)
+        if x.ndim != 2 or x.shape[1] != self.observations.size:
+            raise PolicyError(
+                f"observations have shape {tuple(x.shape)}; they must be [B, {self.observations.size}], flattened"
+            )
         if self.limit is not None:
             x = ((x - self.mean) / self.std).clamp(-self.limit, self.limit)
         return x.to(linears(self.layers)[0].weight.dtype)
@@ -126,7 +136,7 @@ class GaussianPolicy(NetworkModule):
     def log_prob_and_entropy(self, features: Tensor, actions: Any) -> tuple[Tensor, Tensor]:
         """Return log-probability and entropy, [B] each."""
         mean = self.outputs(features)
-        taken = torch.as_tensor(actions, device=mean.device).reshape(mean.shape).to(mean.dtype)
+        taken = _rows(actions, mean).to(mean.dtype)
         size = mean.shape[1]
         away = (taken - mean) * torch.exp(-self.log_std)
         log_prob = -0.5 * away.square().sum(dim=1) - self.log_std.sum() - 0.5 * size * math.log(2 * math.pi)
@@ -161,8 +171,8 @@ class CategoricalPolicy(NetworkModule):
     def log_prob_and_entropy(self, features: Tensor, actions: Any) -> tuple[Tensor, Tensor]:
         """Return log-probability and entropy, [B] each."""
         outputs = self.outputs(features)
-        taken = torch.as_tensor(actions).long().reshape(len(outputs), -1) - self._start
-        taken = taken.to(outputs.device)
+        taken = _rows(actions, outputs, 1 if self.choices is None else len(self.choices)).long()
+        taken = taken - self._start.to(outputs.device)
         edges = [0, outputs.shape[1]] if self.choices is None else [0, *itertools.accumulate(self.choices)]
         log_prob = entropy = outputs.new_zeros(len(outputs))
         for i, (first, last) in enumerate(itertools.pairwise(edges)):
@@ -170,6 +180,19 @@ class CategoricalPolicy(NetworkModule):
             log_prob = log_prob + all_of_them.gather(1, taken[:, i : i + 1])[:, 0]
             entropy = entropy - (all_of_them.exp() * all_of_them).sum(dim=1)
         return log_prob, entropy
+
+    def log_prob(self, observations: Any, actions: Any) -> Tensor:
+        """Return log pi(action | observation), [B]."""
+        features = self.features(observations)
+        sizes = [linears(self.layers)[-1].out_features] if self.choices is None else list(self.choices)
+        for i, size in enumerate(sizes):
+            numbers = _rows(actions, features, len(sizes))[:, i] - self._start.to(features.device)[0, i]
+            if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < size:
+                raise PolicyError(
+                    f"actions of choice {i} go from {int(numbers.min())} to {int(numbers.max())}, counted from the "
+                    f"space's first; there are {size}, so they must be 0 to {size - 1}"
+                )
+        return self.log_prob_and_entropy(features, actions)[0]
 
     def entropy(self, observations: Any) -> Tensor:
         """Return the entropy, [B]."""
@@ -183,11 +206,24 @@ class SoftmaxTable(nn.Module):
 
     def __init__(self, logits: Any) -> None:
         super().__init__()
-        self.logits = nn.Parameter(torch.tensor(np.asarray(logits, dtype=float)))
+        values = as_numbers("logits", logits, PolicyError)
+        if values.ndim != 2 or np.isnan(values).any():
+            raise PolicyError(f"logits have shape {values.shape}; they must be numbers [S, A], none of them nan")
+        self.logits = nn.Parameter(torch.tensor(values))
 
     def log_prob(self, observations: Any, actions: Any) -> Tensor:
         """Return log pi(action | state), [B], for numbers of states and actions."""
-        states, taken = (torch.as_tensor(values).long() for values in (observations, actions))
+        given = [_as_tensor(what, each) for what, each in (("states", observations), ("actions", actions))]
+        if (
+            given[0].ndim != 1
+            or given[0].shape != given[1].shape
+            or any(values.dtype.is_floating_point for values in given)
+        ):
+            of = [f"type {values.dtype} and shape {tuple(values.shape)}" for values in given]
+            raise PolicyError(
+                f"states are of {of[0]}, actions of {of[1]}; they must be whole numbers, one action for each state"
+            )
+        states, taken = (values.long() for values in given)
         for what, numbers, count in zip(("state", "action"), (states, taken), self.logits.shape, strict=True):
             if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < count:
                 raise PolicyError(
@@ -259,6 +295,32 @@ def forward(layers: nn.ModuleList, x: Tensor) -> Tensor:
         x = nn.functional.linear(x, layer.weight, layer.bias)
         x = x if i == last else torch.tanh(x)
     return x
+
+
+def _as_tensor(what: str, values: Any, device: Any = None) -> Tensor:
+    """Return numbers as a tensor, or raise PolicyError."""
+    if isinstance(values, Tensor):
+        if values.layout != torch.strided or values.is_quantized or values.is_complex() or values.is_meta:
+            raise PolicyError(f"{what} is {shown(values)}; it must be a dense tensor of real numbers")
+        return values.to(device)
+    found = plain_array(what, values, PolicyError)
+    if found.dtype.kind not in "biuf":
+        raise PolicyError(f"{what} is {shown(values)}; it must be an array or a tensor of numbers")
+    if found.dtype.kind == "u" and found.dtype.itemsize == 8:  # torch does not have all of these
+        found = found.astype(np.int64 if found.max(initial=0) < 1 << 63 else float)
+    return torch.as_tensor(np.ascontiguousarray(found, dtype=found.dtype.newbyteorder("=")), device=device)
+
+
+def _rows(actions: Any, like: Tensor, width: int | None = None) -> Tensor:
+    """Return actions as [B, width] for rows [B, ...], or raise: those of another order would fit other observations."""
+    rows, width = len(like), like.shape[1] if width is None else width
+    given = _as_tensor("actions", actions, like.device)
+    if given.ndim == 0 or len(given) != rows or given.numel() != rows * width:
+        raise PolicyError(
+            f"actions have shape {tuple(given.shape)}; for {rows} observations they must be {rows} actions of {width} "
+            f"number{'s' if width > 1 else ''} each, shape ({rows}, {width})"
+        )
+    return given.reshape(rows, width)
 
 
 def _orthogonal(rows: int, columns: int, rng: np.random.Generator) -> Any:

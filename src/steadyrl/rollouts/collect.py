@@ -241,7 +241,7 @@ def _require_few_enough(name: str, value: int) -> None:
 def as_times(times: ArrayLike) -> tuple[int, ...]:
     """Return times of a collection as whole numbers, or raise RolloutError."""
     values = np.atleast_1d(plain_array("times", times, RolloutError))
-    if values.ndim != 1 or values.dtype.kind not in "iu" or not len(values) or (np.diff(values) <= 0).any():
+    if values.ndim != 1 or values.dtype.kind not in "iu" or not len(values) or (values[1:] <= values[:-1]).any():
         raise RolloutError(f"times are {shown(times)}; they must be whole numbers, increasing, at least one")
     if values[0] < 1:
         raise RolloutError(

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.errors import LengthsError, PolicyError
+from steadyrl.common.checks import as_numbers, check_flag, is_number, shortened, shown
+from steadyrl.errors import LengthsError, PolicyError, SteadyrlError
 from steadyrl.rollouts.samples import Samples
 
 Array = NDArray[np.float64]
@@ -86,7 +87,8 @@ def steady_state_gradient(
             samples, or numbers in the shape of `samples.returns`.
 
     Raises:
-        PolicyError: if the policy has no log_prob, or no parameters.
+        PolicyError: if the policy has no log_prob, or no parameters; if log_prob or the baseline does not return one
+            finite number for each sample.
         LengthsError: if E[T] is not a length, or no sample is left.
 
     Example:
@@ -102,12 +104,15 @@ def steady_state_gradient(
     import torch
 
     named = _parameters(policy)
-    length = float(average_episode_length)
+    if not isinstance(samples, Samples):
+        raise LengthsError(f"samples is {shown(samples)}; give Samples, as from collect_samples")
+    length = float(average_episode_length) if is_number(average_episode_length) else math.nan
     if not (math.isfinite(length) and length > 1):
         raise LengthsError(
-            f"average_episode_length is {average_episode_length!r}; E[T] counts the reset (Gymnasium's mean length "
-            "+ 1), so it is finite and above 1"
+            f"average_episode_length is {shown(average_episode_length)}; E[T] counts the reset (Gymnasium's mean "
+            "length + 1), so it is a finite number above 1"
         )
+    check_flag("episode_length_factor", episode_length_factor, LengthsError)
     usable = ~samples.null & ~samples.terminal
     if not usable.any():
         raise LengthsError("every sample is null or terminal, so there is no action to learn from; take more rollouts")
@@ -122,7 +127,7 @@ def steady_state_gradient(
         if not counts[-1]:
             sums.append(np.zeros(sum(p.numel() for p in parameters)))
             continue
-        log_prob = policy.log_prob(samples.observations[rows], samples.actions[rows])
+        log_prob = _log_prob(policy, samples.observations[rows], samples.actions[rows])
         along = torch.as_tensor(weights[rows], dtype=log_prob.dtype, device=log_prob.device)
         found = torch.autograd.grad((along * log_prob).sum(), parameters, allow_unused=True, materialize_grads=True)
         sums.append(torch.cat([part.detach().reshape(-1).double().cpu() for part in found]).numpy())
@@ -153,18 +158,63 @@ def _parameters(policy: Any) -> dict[str, Any]:
     return named
 
 
+def _called(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of the user's; what it raises becomes an error that says what it was given."""
+    try:
+        return function(*arguments)
+    except SteadyrlError:
+        raise
+    except Exception as error:
+        shapes = " and ".join(str(np.shape(argument)) for argument in arguments)
+        raise PolicyError(
+            f"{what} raised {type(error).__name__}: {shortened(error)}; it is called with numpy arrays of shape "
+            f"{shapes}, and returns one number for each of their {len(arguments[0])} rows"
+        ) from error
+
+
+def _log_prob(policy: Any, observations: Any, actions: Any) -> Any:
+    """Return log pi(action | observation), or raise: a column would be multiplied with the returns of all samples."""
+    import torch
+
+    found = _called("log_prob", policy.log_prob, observations, actions)
+    if not isinstance(found, torch.Tensor) or found.shape != (len(actions),) or not found.requires_grad:
+        what = (
+            f"a tensor of shape {tuple(found.shape)}{'' if found.requires_grad else ' without gradients'}"
+            if isinstance(found, torch.Tensor)
+            else shown(found)
+        )
+        raise PolicyError(
+            f"log_prob returned {what} for {len(actions)} samples; it must return a tensor of shape "
+            f"({len(actions)},) with gradients, one number for each sample: sum over the parts of an action "
+            "(.sum(dim=1)), and take a last axis of length 1 off (.squeeze(1))"
+        )
+    if not bool(torch.isfinite(found).all()):
+        at = int(torch.argmin(torch.isfinite(found).int()))
+        raise PolicyError(
+            f"log_prob is {found[at].item()} for the action {shown(actions[at])} at the observation "
+            f"{shown(observations[at])}; samples must be drawn by the very policy whose gradient is asked for, and its "
+            "parameters be finite"
+        )
+    return found
+
+
 def _baseline(baseline: Any, samples: Samples, usable: NDArray[np.bool_]) -> Any:
     if baseline is None:
         return 0.0
-    if not callable(baseline):
-        values = np.asarray(baseline, dtype=float)
-        if values.shape not in ((), samples.returns.shape):
-            raise PolicyError(
-                f"baseline has shape {values.shape}; give one number for each sample, {samples.returns.shape}, or a "
-                "function of observations"
-            )
-        return values
+    if callable(baseline):
+        given = _called("the baseline", baseline, samples.observations[usable])
+        given = given.detach().cpu() if hasattr(given, "detach") else given
+        what, shape = "the baseline's result", (int(usable.sum()),)
+    else:
+        given, what, shape = baseline, "baseline", samples.returns.shape
+    values = as_numbers(what, given, PolicyError)
+    if values.shape not in ((), shape):
+        raise PolicyError(
+            f"{what} has shape {values.shape}; it must be one number for each sample, {shape}: give an array of them, "
+            "or a function of observations that returns them"
+        )
     found = np.zeros_like(samples.returns)
-    values = baseline(samples.observations[usable])
-    found[usable] = values.detach().cpu().numpy() if hasattr(values, "detach") else values
+    found[usable] = values[usable] if values.ndim and not callable(baseline) else values
+    if not np.isfinite(found).all():
+        raise PolicyError(f"{what} has the value {found[~np.isfinite(found)][0]}; all must be finite numbers")
     return found

@@ -9,8 +9,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from steadyrl.common.checks import shown
-from steadyrl.errors import PolicyError
+from steadyrl.common.checks import shortened, shown
+from steadyrl.errors import PolicyError, SteadyrlError
 
 
 def batch_actor(policy: Any, action_space: Any, rng: np.random.Generator) -> Callable[[Any], Any]:
@@ -62,8 +62,16 @@ def _checked(act: Callable[[Any], Any], action_space: Any) -> Callable[[Any], An
     fitting, what = ("biu", "whole numbers") if action_space.dtype.kind in "iu" else ("biuf", "numbers")
 
     def checked(observations: Any) -> Any:
-        actions = act(observations)
-        found = actions if hasattr(actions, "shape") else np.asarray(actions)
+        try:
+            actions = act(observations)
+            found = actions if hasattr(actions, "shape") else np.asarray(actions)
+        except SteadyrlError:
+            raise
+        except Exception as error:
+            raise PolicyError(
+                f"the policy raised {type(error).__name__}: {shortened(error)}; it is called with observations as the "
+                f"environment returns them, and returns actions of {action_space}"
+            ) from error
         kind = getattr(found.dtype, "kind", "i")  # PyTorch's have none
         if tuple(found.shape) != action_space.shape or kind not in fitting:
             raise PolicyError(
