@@ -4,11 +4,13 @@ Every test here failed, or could not have been written, before the fault that it
 """
 
 import json
+import multiprocessing
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from functools import partial
@@ -82,11 +84,9 @@ def test_an_environment_that_forks_hangs_nothing_and_leaves_nothing_behind(tmp_p
 
 def test_an_environment_that_forks_and_exits_does_not_hang_training(tmp_path):
     once, settings = tmp_path / "once", Settings(updates=20, num_envs=1, n_steps=32, backend="processes")
-    try:
-        with pytest.raises(TrainingError, match="its process has ended"):
-            train(partial(Forking, str(once)), settings)
-    finally:
-        os.kill(int(once.read_text()), signal.SIGKILL)  # the child holds the pipe of its parent, which is gone
+    with pytest.raises(TrainingError, match="its process has ended"):
+        train(partial(Forking, str(once)), settings)
+    assert is_gone(int(once.read_text()))  # it holds the pipe of its parent, which is gone
 
 
 def test_a_child_that_an_environment_forks_does_not_go_on_with_our_work(tmp_path):
@@ -701,3 +701,62 @@ def test_an_environment_that_closes_standard_output_is_named(tmp_path):
     assert "closed standard output" in done.stderr
     assert "Traceback" not in done.stderr
     assert (tmp_path / "out" / "policy.safetensors").exists()
+
+
+class MotorError(Exception):
+    """An error that cannot be pickled: it takes two arguments, and keeps one."""
+
+    def __init__(self, part, state):
+        super().__init__(f"{part} {state}")
+
+
+class Unwilling(Dice):
+    """Raises an error, or cannot be made again once there are some of it, or cannot be closed."""
+
+    def __init__(self, fault, made):
+        super().__init__()
+        self.fault = fault
+        made.mkdir(exist_ok=True)
+        (made / f"{os.getpid()}-{time.monotonic_ns()}").touch()
+        if fault == "constructor" and len(list(made.iterdir())) > 3:
+            raise OSError("the port is in use")
+
+    def step(self, action):
+        if self.fault == "arguments":
+            raise MotorError("gripper", "stuck")
+        if self.fault == "pickle":
+            error = RuntimeError("gripper stuck")
+            error.lock = threading.Lock()
+            raise error
+        if self.fault == "timeout":
+            raise multiprocessing.TimeoutError("gripper stuck")
+        if self.fault == "thread" and self.steps == 1:
+            threading.Thread(target=time.sleep, args=(600,)).start()
+        return super().step(action)
+
+    def close(self):
+        if self.fault == "close":
+            raise RuntimeError("the display is gone")
+
+
+@pytest.mark.parametrize("fault", ["arguments", "pickle", "timeout"])
+def test_an_error_that_cannot_be_sent_between_processes_is_named(tmp_path, fault):
+    """Training waited for it for ever, or ended in a TypeError about the error's own arguments."""
+    with pytest.raises(RolloutError, match="gripper stuck in step"):
+        evaluate(partial(Unwilling, fault, tmp_path / "made"), "uniform", steps=50, num_envs=2, backend="processes")
+
+
+def test_an_environment_that_cannot_be_made_once_more_is_named(tmp_path):
+    """It was "Connection reset by peer"."""
+    how = {"steps": 50, "num_envs": 3, "backend": "processes"}
+    with pytest.raises(RolloutError, match="the port is in use"):
+        evaluate(partial(Unwilling, "constructor", tmp_path / "made"), "uniform", **how)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(("fault", "backend"), [("close", "serial"), ("close", "processes"), ("thread", "processes")])
+def test_an_environment_that_does_not_close_costs_no_result(tmp_path, fault, backend):
+    """A thread that an environment left in its process kept it, and the answer, for ever."""
+    make = partial(Unwilling, fault, tmp_path / "made")
+    assert evaluate(make, "uniform", steps=50, num_envs=2, backend=backend).report.steps == 50
+    assert train(make, Settings(updates=1, num_envs=2, n_steps=8, backend=backend)).updates == 1
