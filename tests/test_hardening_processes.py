@@ -760,3 +760,9 @@ def test_an_environment_that_does_not_close_costs_no_result(tmp_path, fault, bac
     make = partial(Unwilling, fault, tmp_path / "made")
     assert evaluate(make, "uniform", steps=50, num_envs=2, backend=backend).report.steps == 50
     assert train(make, Settings(updates=1, num_envs=2, n_steps=8, backend=backend)).updates == 1
+
+
+def test_a_step_timeout_holds_for_training_with_any_backend():
+    """It was ignored unless the backend was 'processes'."""
+    with pytest.raises(TrainingError, match="step_timeout, 1 s"):
+        train(partial(Faulty, "hang", 1), Settings(updates=9, num_envs=2, n_steps=8, step_timeout=1.0))

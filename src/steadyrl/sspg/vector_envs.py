@@ -44,7 +44,10 @@ _CLOSING = 10.0
 def choose(source: Source, description: Description, settings: ResolvedSettings) -> tuple[Backend, str]:
     """Return the backend that steps the environments of a run, and the reason for it."""
     options = Options(backend=settings.backend, workers=settings.workers)
-    return choose_for(source, description, settings.num_envs, options)
+    backend, reason = choose_for(source, description, settings.num_envs, options)
+    if backend == "serial" and settings.step_timeout is not None:
+        return "processes", "a step timeout was given, and processes can be ended"
+    return backend, reason
 
 
 def choose_for(source: Source, description: Description, num_envs: int, options: Options) -> tuple[Backend, str]:
