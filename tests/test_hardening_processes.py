@@ -766,3 +766,31 @@ def test_a_step_timeout_holds_for_training_with_any_backend():
     """It was ignored unless the backend was 'processes'."""
     with pytest.raises(TrainingError, match="step_timeout, 1 s"):
         train(partial(Faulty, "hang", 1), Settings(updates=9, num_envs=2, n_steps=8, step_timeout=1.0))
+
+
+LATE = {
+    "C": "ctypes.CDLL(None).printf(b'C speaks%c', 10)",
+    "at exit": "atexit.register(print, 'it speaks')",
+    "a thread": "threading.Thread(target=lambda: [print('it speaks') or time.sleep(1e-4) for _ in range(10**6)], "
+    "daemon=True).start()",
+}
+
+
+@pytest.mark.parametrize("what", LATE.values(), ids=LATE)
+def test_what_is_printed_late_leaves_json_valid(tmp_path, monkeypatch, what):
+    """C keeps what it prints in a buffer, which was written after the answer."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    words = ["evaluate", "rude:Rude-v0", "uniform", "--episodes", "3", "--backend", "serial", "--json"]
+    done = rude(tmp_path, f"import atexit, ctypes, os; {what}", *words)
+    assert json.loads(done.stdout)["episodes"] == 3
+    assert "speaks" in done.stderr
+
+
+def test_what_an_environment_prints_reaches_no_file_of_ours_though_the_streams_are_closed(tmp_path):
+    """The first files that were opened had the numbers of standard output and error."""
+    what = "import os; os.write(1, b'x' * 99); os.write(2, b'x' * 99)"
+    (tmp_path / "rude.py").write_text(RUDE.format(rude=what))
+    words = "collect rude:Rude-v0 --episodes 40 --block-size 10 --backend serial --out a.npz"
+    command = f"{sys.executable} -m steadyrl {words} <&- >&- 2>&-"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, timeout=120, check=False)
+    assert (done.returncode, len(Episodes.load(tmp_path / "a.npz"))) == (0, 40)
