@@ -34,7 +34,7 @@ from steadyrl.errors import (
     TrainingError,
 )
 from steadyrl.policies.networks import UniformPolicy
-from steadyrl.rollouts import planning
+from steadyrl.rollouts import planning, ray_tasks
 
 HERE = str(Path(__file__).parent)
 
@@ -794,3 +794,18 @@ def test_what_an_environment_prints_reaches_no_file_of_ours_though_the_streams_a
     command = f"{sys.executable} -m steadyrl {words} <&- >&- 2>&-"
     done = subprocess.run(["bash", "-c", command], cwd=tmp_path, timeout=120, check=False)
     assert (done.returncode, len(Episodes.load(tmp_path / "a.npz"))) == (0, 40)
+
+
+def test_sigterm_does_what_it_did_once_ray_has_begun(monkeypatch):
+    """Ray has it call sys.exit, and an environment was said to have done so."""
+
+    class Ray:
+        is_initialized = staticmethod(lambda: False)
+        init = staticmethod(lambda **_: signal.signal(signal.SIGTERM, lambda *_: sys.exit(15)))
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ray_tasks._connect(Ray, None, 1)
+        assert signal.getsignal(signal.SIGTERM) is before
+    finally:
+        signal.signal(signal.SIGTERM, before)

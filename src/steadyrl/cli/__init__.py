@@ -17,9 +17,14 @@ from typing import Any
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C and SIGTERM end it with one line, also while its modules are being imported."""
+    """Run the command line.
+
+    Ctrl-C, SIGTERM and a closed terminal end it with one line, also while its modules are being imported.
+    """
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is finished is kept
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
+            signal.signal(signal.SIGHUP, signal.default_int_handler)
         _open_streams()
         _reserve_answer()
         atexit.register(_keep_the_status)  # what is registered first is called last
@@ -84,8 +89,9 @@ def _end_answer() -> None:
 
 def _keep_the_status() -> None:
     """Ignore signals while Python clears its modules: all is done, and the status would say that it was not."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 def _end_without_threads(status: Any, patience: float = 5.0) -> None:
