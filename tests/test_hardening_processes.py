@@ -4,11 +4,13 @@ Every test here failed, or could not have been written, before the fault that it
 """
 
 import json
+import multiprocessing
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from functools import partial
@@ -33,7 +35,7 @@ from steadyrl.errors import (
     TrainingError,
 )
 from steadyrl.policies.networks import UniformPolicy
-from steadyrl.rollouts import planning
+from steadyrl.rollouts import planning, ray_tasks
 
 HERE = str(Path(__file__).parent)
 
@@ -83,11 +85,9 @@ def test_an_environment_that_forks_hangs_nothing_and_leaves_nothing_behind(tmp_p
 
 def test_an_environment_that_forks_and_exits_does_not_hang_training(tmp_path):
     once, settings = tmp_path / "once", Settings(updates=20, num_envs=1, n_steps=32, backend="processes")
-    try:
-        with pytest.raises(TrainingError, match="its process has ended"):
-            train(partial(Forking, str(once)), settings)
-    finally:
-        os.kill(int(once.read_text()), signal.SIGKILL)  # the child holds the pipe of its parent, which is gone
+    with pytest.raises(TrainingError, match="its process has ended"):
+        train(partial(Forking, str(once)), settings)
+    assert is_gone(int(once.read_text()))  # it holds the pipe of its parent, which is gone
 
 
 def test_a_child_that_an_environment_forks_does_not_go_on_with_our_work(tmp_path):
@@ -736,3 +736,111 @@ def test_an_environment_that_closes_standard_output_is_named(tmp_path):
     assert "closed standard output" in done.stderr
     assert "Traceback" not in done.stderr
     assert (tmp_path / "out" / "policy.safetensors").exists()
+
+
+class MotorError(Exception):
+    """An error that cannot be pickled: it takes two arguments, and keeps one."""
+
+    def __init__(self, part, state):
+        super().__init__(f"{part} {state}")
+
+
+class Unwilling(Dice):
+    """Raises an error, or cannot be made again once there are some of it, or cannot be closed."""
+
+    def __init__(self, fault, made):
+        super().__init__()
+        self.fault = fault
+        made.mkdir(exist_ok=True)
+        (made / f"{os.getpid()}-{time.monotonic_ns()}").touch()
+        if fault == "constructor" and len(list(made.iterdir())) > 3:
+            raise OSError("the port is in use")
+
+    def step(self, action):
+        if self.fault == "arguments":
+            raise MotorError("gripper", "stuck")
+        if self.fault == "pickle":
+            error = RuntimeError("gripper stuck")
+            error.lock = threading.Lock()
+            raise error
+        if self.fault == "timeout":
+            raise multiprocessing.TimeoutError("gripper stuck")
+        if self.fault == "thread" and self.steps == 1:
+            threading.Thread(target=time.sleep, args=(600,)).start()
+        return super().step(action)
+
+    def close(self):
+        if self.fault == "close":
+            raise RuntimeError("the display is gone")
+
+
+@pytest.mark.parametrize("fault", ["arguments", "pickle", "timeout"])
+def test_an_error_that_cannot_be_sent_between_processes_is_named(tmp_path, fault):
+    """Training waited for it for ever, or ended in a TypeError about the error's own arguments."""
+    with pytest.raises(RolloutError, match="gripper stuck in step"):
+        evaluate(partial(Unwilling, fault, tmp_path / "made"), "uniform", steps=50, num_envs=2, backend="processes")
+
+
+def test_an_environment_that_cannot_be_made_once_more_is_named(tmp_path):
+    """It was "Connection reset by peer"."""
+    how = {"steps": 50, "num_envs": 3, "backend": "processes"}
+    with pytest.raises(RolloutError, match="the port is in use"):
+        evaluate(partial(Unwilling, "constructor", tmp_path / "made"), "uniform", **how)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(("fault", "backend"), [("close", "serial"), ("close", "processes"), ("thread", "processes")])
+def test_an_environment_that_does_not_close_costs_no_result(tmp_path, fault, backend):
+    """A thread that an environment left in its process kept it, and the answer, for ever."""
+    make = partial(Unwilling, fault, tmp_path / "made")
+    assert evaluate(make, "uniform", steps=50, num_envs=2, backend=backend).report.steps == 50
+    assert train(make, Settings(updates=1, num_envs=2, n_steps=8, backend=backend)).updates == 1
+
+
+def test_a_step_timeout_holds_for_training_with_any_backend():
+    """It was ignored unless the backend was 'processes'."""
+    with pytest.raises(TrainingError, match="step_timeout, 1 s"):
+        train(partial(Faulty, "hang", 1), Settings(updates=9, num_envs=2, n_steps=8, step_timeout=1.0))
+
+
+LATE = {
+    "C": "ctypes.CDLL(None).printf(b'C speaks%c', 10)",
+    "at exit": "atexit.register(print, 'it speaks')",
+    "a thread": "threading.Thread(target=lambda: [print('it speaks') or time.sleep(1e-4) for _ in range(10**6)], "
+    "daemon=True).start()",
+}
+
+
+@pytest.mark.parametrize("what", LATE.values(), ids=LATE)
+def test_what_is_printed_late_leaves_json_valid(tmp_path, monkeypatch, what):
+    """C keeps what it prints in a buffer, which was written after the answer."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    words = ["evaluate", "rude:Rude-v0", "uniform", "--episodes", "3", "--backend", "serial", "--json"]
+    done = rude(tmp_path, f"import atexit, ctypes, os; {what}", *words)
+    assert json.loads(done.stdout)["episodes"] == 3
+    assert "speaks" in done.stderr
+
+
+def test_what_an_environment_prints_reaches_no_file_of_ours_though_the_streams_are_closed(tmp_path):
+    """The first files that were opened had the numbers of standard output and error."""
+    what = "import os; os.write(1, b'x' * 99); os.write(2, b'x' * 99)"
+    (tmp_path / "rude.py").write_text(RUDE.format(rude=what))
+    words = "collect rude:Rude-v0 --episodes 40 --block-size 10 --backend serial --out a.npz"
+    command = f"{sys.executable} -m steadyrl {words} <&- >&- 2>&-"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, timeout=120, check=False)
+    assert (done.returncode, len(Episodes.load(tmp_path / "a.npz"))) == (0, 40)
+
+
+def test_sigterm_does_what_it_did_once_ray_has_begun(monkeypatch):
+    """Ray has it call sys.exit, and an environment was said to have done so."""
+
+    class Ray:
+        is_initialized = staticmethod(lambda: False)
+        init = staticmethod(lambda **_: signal.signal(signal.SIGTERM, lambda *_: sys.exit(15)))
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ray_tasks._connect(Ray, None, 1)
+        assert signal.getsignal(signal.SIGTERM) is before
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -7,6 +7,7 @@
 
 import atexit
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -16,9 +17,16 @@ from typing import Any
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C and SIGTERM end it with one line, also while its modules are being imported."""
+    """Run the command line.
+
+    Ctrl-C, SIGTERM and a closed terminal end it with one line, also while its modules are being imported.
+    """
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is finished is kept
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
+            signal.signal(signal.SIGHUP, signal.default_int_handler)
+        _open_streams()
+        _reserve_answer()
         atexit.register(_keep_the_status)  # what is registered first is called last
         from steadyrl.cli.commands import run
 
@@ -29,14 +37,61 @@ def main() -> None:
             sys.stderr.flush()
         os._exit(130)  # nothing is open yet, and Python would end by SIGINT if it came inside an exec of some import
     except SystemExit as error:
+        _end_answer()
         _end_without_threads(error.code)
         raise
 
 
+def _open_streams() -> None:
+    """Open what is closed of descriptors 0 to 2, or files of ours get these numbers, and what simulators print."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
+class _Answer(io.TextIOWrapper):
+    """Standard output for the answer; what threads that an environment left print there goes to standard error."""
+
+    def write(self, text: str) -> int:
+        if threading.current_thread() is threading.main_thread():
+            return super().write(text)
+        return sys.stderr.write(text)
+
+
+def _reserve_answer() -> None:
+    """Have `sys.stdout` alone lead to standard output; what is written to descriptor 1 goes to standard error."""
+    try:
+        number, old = sys.stdout.fileno(), sys.stdout
+    except (OSError, ValueError, AttributeError):  # there is none, or a test has put its own into its place
+        return
+    if number == 1:
+        kept = os.fdopen(os.dup(1), "wb")
+        os.dup2(2, 1)
+        through = bool(getattr(old, "write_through", False))
+        sys.stdout = _Answer(
+            kept, old.encoding, old.errors, line_buffering=bool(old.line_buffering), write_through=through
+        )
+
+
+def _end_answer() -> None:
+    """Send what is printed from now on to standard error: simulators print when Python ends, after the answer."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):  # it is full or closed, and that has been said; what is left must not be tried again
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except AttributeError:  # there is none
+        return
+    sys.stdout = sys.stderr
+
+
 def _keep_the_status() -> None:
     """Ignore signals while Python clears its modules: all is done, and the status would say that it was not."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 def _end_without_threads(status: Any, patience: float = 5.0) -> None:

@@ -1,7 +1,7 @@
 """The program `steadyrl`: its commands, and how errors and signals end it.
 
 Whatever happens ends in a sentence on standard error and an exit code: 0 for success, 1 where `check` says no, 2 for an
-error, 130 for Ctrl-C and SIGTERM, 141 where the reader of the output has gone.
+error, 130 for Ctrl-C, SIGTERM and a closed terminal, 141 where the reader of the output has gone.
 """
 
 from __future__ import annotations

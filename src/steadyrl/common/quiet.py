@@ -2,12 +2,13 @@
 
 Simulators greet, and environments print, on standard output, where a command with --json writes its answer. Inside
 `output_to_stderr()` everything that this process and its libraries write to standard output goes to standard error, by
-file descriptor, so that C code cannot escape it.
+file descriptor, so that C code cannot escape it, nor what C keeps in its buffer until the program ends.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
 from collections.abc import Iterator
@@ -37,3 +38,5 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr, sys.__stdout__):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()  # type: ignore[union-attr]
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # TypeError: Windows
+        ctypes.CDLL(None).fflush(None)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -76,7 +78,7 @@ def _connect(ray: Any, address: str | None, workers: int | None) -> bool:
     else:
         options |= {"address": address}
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _our_sigterm():
             warnings.simplefilter("ignore")
             ray.init(**options)
     except ConnectionError as error:
@@ -85,6 +87,17 @@ def _connect(ray: Any, address: str | None, workers: int | None) -> bool:
             "out for a local one"
         ) from error
     return True
+
+
+@contextlib.contextmanager
+def _our_sigterm() -> Iterator[None]:
+    """Keep what SIGTERM does here: Ray would have it call sys.exit, which looks as if an environment had."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _run(

@@ -186,7 +186,7 @@ def _calling(source: Source, naming: NamingLostCopies, function: Any, *arguments
             return function(*arguments, **named)
     except CopyLostError as error:
         which, cause = error.copies[0], error.__cause__
-        if isinstance(cause, EOFError | ConnectionError):
+        if isinstance(cause, EOFError | ConnectionError) and hasattr(function.__self__.unwrapped, "processes"):
             raise RolloutError(
                 f"the process of environment {which} of {source.name} ended; mend what ends it"
             ) from error

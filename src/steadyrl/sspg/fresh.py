@@ -132,6 +132,7 @@ class FreshSampler:
         source = self._source
         environment = source.id if source.id is not None else source.factory
         how: dict[str, Any] = {"backend": settings.backend, "workers": settings.workers, "address": settings.address}
+        how["step_timeout"] = settings.step_timeout
         if source.id is not None and source.arguments:
             how["make_arguments"] = source.arguments
         episodes = collect_episodes(

@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM let the present update finish, so that the run can be resumed from it; a second one stops at once.
+"""Ctrl-C, SIGTERM and a closed terminal let the present update finish, so that the run can be resumed from it.
 
-Only signals that nobody else handles are taken over: those that would raise KeyboardInterrupt, and a SIGTERM that
-would end the process.
+A second one stops at once. Only signals that nobody else handles are taken over: those that would raise
+KeyboardInterrupt, and a SIGTERM or SIGHUP that would end the process.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import signal
 import threading
 from typing import Any
+
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class Interrupts:
@@ -20,9 +22,11 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in _SIGNALS:
                 before = signal.getsignal(number)
-                ours = before is signal.default_int_handler or (number is signal.SIGTERM and before is signal.SIG_DFL)
+                ours = before is signal.default_int_handler or (
+                    number is not signal.SIGINT and before is signal.SIG_DFL
+                )
                 if ours:
                     self._before[number] = before
                     signal.signal(number, self._ask)

@@ -103,7 +103,9 @@ class Settings:
     backend: str = _option("auto", "'auto', 'serial', 'processes' or 'envpool'; with 'fresh' also 'ray'.")
     workers: int | None = _option(None, "Number of processes, or of EnvPool's threads; by default one per core.")
     step_timeout: float | None = _option(
-        None, "Seconds that one step of all environments may take with backend 'processes'; by default no limit."
+        None,
+        "Seconds that one step of all environments may take, in processes that can be ended (not with EnvPool); by "
+        "default no limit.",
     )
     address: str | None = _option(None, "With 'fresh': address of a Ray cluster.")
     device: str = _option("cpu", "PyTorch device, as in 'cuda'; for networks this small the processor is faster.")

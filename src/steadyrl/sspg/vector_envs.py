@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import multiprocessing
 import os
 import signal
+import sys
 import time
+import traceback
 import warnings
 from functools import partial
 from typing import Any
@@ -14,13 +17,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.vector.async_vector_env import AsyncState
+from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
 from steadyrl.common.machine import Process, cores
 from steadyrl.environments.codecs import ObservationCodec
 from steadyrl.environments.returned import as_flag, as_info, as_parts, as_reward
 from steadyrl.environments.sources import Description, Source, close_quietly
-from steadyrl.errors import RolloutError, StepTimeoutError, TrainingError
+from steadyrl.errors import RolloutError, SteadyrlError, StepTimeoutError, TrainingError
 from steadyrl.integrations.envpool.twins import against_envpool
 from steadyrl.integrations.envpool.vector_env import EnvPoolVectorEnv
 from steadyrl.rollouts.planning import MOST_WORKERS, Backend, Options, choose_backend
@@ -34,12 +37,17 @@ from steadyrl.wrappers.staggered_vector_env import StaggeredVectorEnv
 _SEEDS = 7
 """First spawn key of the environments' seeds."""
 _MOST_ENVS = 1_000_000
+_CLOSING = 10.0
+"""Seconds that environments in processes have to close themselves."""
 
 
 def choose(source: Source, description: Description, settings: ResolvedSettings) -> tuple[Backend, str]:
     """Return the backend that steps the environments of a run, and the reason for it."""
     options = Options(backend=settings.backend, workers=settings.workers)
-    return choose_for(source, description, settings.num_envs, options)
+    backend, reason = choose_for(source, description, settings.num_envs, options)
+    if backend == "serial" and settings.step_timeout is not None:
+        return "processes", "a step timeout was given, and processes can be ended"
+    return backend, reason
 
 
 def choose_for(source: Source, description: Description, num_envs: int, options: Options) -> tuple[Backend, str]:
@@ -93,7 +101,7 @@ def bare_vector_env(
     if backend == "serial":
         return SyncVectorEnv([partial(_checked, source)] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
     if backend == "processes":
-        return TimedVectorEnv([partial(_make, source, os.getpid())] * num_envs, step_timeout)
+        return TimedVectorEnv([partial(_checked, source)] * num_envs, step_timeout)
     raise TrainingError(f"environments that never stop cannot be stepped by {backend!r}; use 'envpool'")
 
 
@@ -129,11 +137,34 @@ class TimedVectorEnv(AsyncVectorEnv):
 
     def __init__(self, makers: Any, timeout: float | None) -> None:
         self._timeout = timeout
-        with Interrupts() as interrupts:  # Python drops a KeyboardInterrupt that comes while it forks
-            super().__init__(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
-        if interrupts.asked:
-            self.close(terminate=True)
+        self._forking = Interrupts()  # Python drops a KeyboardInterrupt that comes while it forks
+        try:
+            with self._forking:
+                super().__init__(makers, autoreset_mode=AutoresetMode.NEXT_STEP, worker=_serve)
+        except BaseException:
+            if getattr(self, "processes", None):
+                self.close_extras(terminate=True)
+                self.closed = True
+            raise
+
+    def _check_spaces(self) -> None:
+        """Wait until all environments are made, which have then all been forked."""
+        self._forking.__exit__()
+        if self._forking.asked:
             raise KeyboardInterrupt
+        spaces = self.observation_mode, self.single_observation_space, self.single_action_space
+        try:
+            for pipe in self.parent_pipes:
+                pipe.send(("_check_spaces", spaces))
+            self._poll_pipe_envs(None)
+            answers, successes = zip(*[pipe.recv() for pipe in self.parent_pipes], strict=True)
+        except (EOFError, ConnectionError) as error:
+            raise RolloutError(
+                "the process of an environment ended while the environment was made; mend what ends it"
+            ) from error
+        self._raise_if_errors(successes)
+        if not all(same for answer in answers for same in answer):
+            raise RolloutError("the environments have different spaces, so they cannot be stepped together")
 
     def step(self, actions: Any) -> Any:
         """Step all environments."""
@@ -146,13 +177,29 @@ class TimedVectorEnv(AsyncVectorEnv):
         return self._in_time("reset", self.reset_wait)
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """End the processes; where one still owes an answer, nobody waits for it."""
-        if self._state != AsyncState.DEFAULT:
+        """End the processes, and all that their environments started.
+
+        An environment has some seconds to close itself; where one still owes an answer, nobody waits for it.
+        """
+        if getattr(self, "_state", None) != AsyncState.DEFAULT:
             self._state, terminate = AsyncState.DEFAULT, True
-        if terminate:
+        pipes = [pipe for pipe in self.parent_pipes if pipe is not None and not pipe.closed]
+        if not terminate:
+            for pipe in pipes:
+                with contextlib.suppress(OSError):  # its process has ended
+                    pipe.send(("close", None))
+            until = time.monotonic() + _CLOSING
             for process in self.processes:
-                process.kill()  # an environment may not listen to SIGTERM
-        super().close_extras(timeout, terminate)
+                process.join(max(0.0, until - time.monotonic()))
+        for process in self.processes:
+            if process.pid is None:  # it could not be started
+                continue
+            with contextlib.suppress(OSError):  # there is nothing left of the group
+                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()  # an environment may not listen to SIGTERM
+            process.join()
+        for pipe in pipes:
+            pipe.close()
 
     def _poll_pipe_envs(self, timeout: float | None = None) -> bool:
         """Wait for all answers; raise EOFError if a process is gone, even if a child of it holds its pipe open."""
@@ -186,13 +233,55 @@ class TimedVectorEnv(AsyncVectorEnv):
             ) from error
 
 
-def _make(source: Source, trainer: int) -> Any:
-    """Make an environment; in a process of its own, leave signals to the trainer, and end when that does."""
-    if os.getpid() != trainer:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches all processes
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        end_with(os.getppid())
-    return _checked(source)
+def _serve(index: int, make: Any, pipe: Any, parent_pipe: Any, shared: Any, errors: Any, *how: Any) -> None:
+    """Run an environment in a process of its own, which leaves signals to its parent and ends when that does."""
+    os.setsid()  # a group of its own, which can be killed as a whole
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    end_with(os.getppid())
+    try:
+        try:
+            env = make()
+        except BaseException as error:
+            pipe.recv()  # the question for its spaces
+            errors.put((index, RolloutError, str(_sendable(error)), traceback.format_exc()))
+            pipe.send((None, False))
+        else:
+            _async_worker(index, partial(_Apart, env), pipe, parent_pipe, shared, errors, *how)
+    finally:
+        errors.close()
+        errors.join_thread()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(0)  # threads that the environment left would keep the process, and nothing is left to save
+
+
+def _sendable(error: BaseException) -> Exception:
+    """Return an error that another process can make again: many cannot be pickled, or take other arguments."""
+    if isinstance(error, MemoryError):
+        return MemoryError(str(error))
+    if isinstance(error, SteadyrlError):
+        return RolloutError(str(error))
+    return RolloutError(f"{type(error).__name__}: {error}")
+
+
+class _Apart(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Raises errors that can be sent to the parent process, whatever the environment raises."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        try:
+            return self.env.reset(seed=seed, options=options)
+        except BaseException as error:
+            raise _sendable(error) from error
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take a step."""
+        try:
+            return self.env.step(action)
+        except BaseException as error:
+            raise _sendable(error) from error
 
 
 def _checked(source: Source) -> Any:
@@ -221,6 +310,10 @@ class _Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         observation = self._looked_at(observation)
         ends = as_flag("terminated", terminated), as_flag("truncated", truncated)
         return observation, as_reward(reward), *ends, as_info(info)
+
+    def close(self) -> None:
+        """Close the environment; that it fails to costs no result."""
+        close_quietly(self.env)
 
     def _call(self, method: Any, *arguments: Any, **named: Any) -> Any:
         try:
