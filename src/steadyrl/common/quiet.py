@@ -30,6 +30,8 @@ def output_to_stderr() -> Iterator[None]:
             yield
     finally:
         _flush()
+        with contextlib.suppress(OSError, AttributeError, TypeError):  # TypeError: Windows
+            ctypes.CDLL(None).fflush(None)
         os.dup2(kept, 1)
         os.close(kept)
 
@@ -38,5 +40,3 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr, sys.__stdout__):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()  # type: ignore[union-attr]
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # TypeError: Windows
-        ctypes.CDLL(None).fflush(None)
