@@ -68,7 +68,7 @@ class LifeTable:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state`."""
-        self.visits, self.ends, self._late_visits, self._late_ends = np.array(state["counts"])
+        self.visits, self.ends, self._late_visits, self._late_ends = np.array(state["counts"], dtype=float)
         self._unread = int(state["unread"])
 
     def _make_room(self, n: int) -> None:

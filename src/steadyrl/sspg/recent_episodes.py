@@ -128,4 +128,4 @@ class RecentEpisodes:
         require_numbers(state["counts"], shape=(4, state["counts"].shape[-1]), least=0.0)
         self._table.restore(state)
         self._steps, self._rewards, self._late_steps, self._late_rewards, self._early = state["sums"].tolist()
-        self._by_age = np.array(state["by_age"])
+        self._by_age = np.array(state["by_age"], dtype=float)
