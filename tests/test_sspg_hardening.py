@@ -97,12 +97,20 @@ def test_two_runs_cannot_use_one_folder(tmp_path):
 def test_sigterm_and_a_closed_terminal_write_a_checkpoint_and_say_how_to_go_on(tmp_path, number):
     command = [sys.executable, "-m", "steadyrl", "train", "CartPole-v1", "--out", str(tmp_path / "run")]
     command += ["--num-envs", "4", "--backend", "serial", "--steps", "100000000", "--checkpoint-every", "0.05"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        while not (tmp_path / "run" / "policy.safetensors").exists():
-            assert process.poll() is None
-            time.sleep(0.01)
-        process.send_signal(number)
-        _, said = process.communicate(timeout=120)
+    before = signal.signal(number, signal.SIG_DFL)  # under nohup a closed terminal is ignored, also by what is started
+    try:
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(number, before)
+    with process:
+        try:
+            while not (tmp_path / "run" / "policy.safetensors").exists():
+                assert process.poll() is None
+                time.sleep(0.01)
+            process.send_signal(number)
+            _, said = process.communicate(timeout=120)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "repeat with --resume" in said
     assert "Traceback" not in said

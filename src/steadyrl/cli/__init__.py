@@ -84,7 +84,10 @@ def _end_answer() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except AttributeError:  # there is none
         return
-    sys.stdout = sys.stderr
+    answer, sys.stdout = sys.stdout, sys.stderr
+    if isinstance(answer, _Answer):
+        with contextlib.suppress(OSError, ValueError):
+            answer.close()
 
 
 def _keep_the_status() -> None:

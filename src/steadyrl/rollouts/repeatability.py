@@ -63,10 +63,12 @@ class RememberingPolicy:
     def repeats(self) -> bool:
         """Return whether the policy chooses the actions of its first calls again."""
         try:
-            return all(
-                np.array_equal(self._actions.checked(self._policy.act(observations, rng), len(observations)), chosen)
-                for observations, rng, chosen in self._calls
-            )
+            for observations, rng, chosen in self._calls:
+                again = self._actions.checked(self._policy.act(observations, rng), len(observations))
+                # nan, which may stand where no action is taken, is the same as nan
+                if not np.array_equal(again, chosen, equal_nan=chosen.dtype.kind in "fc"):
+                    return False
+            return True
         except KeyboardInterrupt:
             raise
         except BaseException:  # it did not raise the first time
