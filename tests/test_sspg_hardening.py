@@ -363,6 +363,8 @@ def test_a_checkpoint_whose_digests_fit_but_not_its_content_is_refused(tmp_path)
     ):
         assert refused(header | {"policy": header["policy"] | {name: value}}, arrays), (name, value)
         assert refused(header | {"policy": {k: v for k, v in header["policy"].items() if k != name}}, arrays), name
+    moments = arrays["learner/critic/moments"]
+    assert refused(header, arrays | {"learner/critic/moments": np.append(-1.0, moments[1:])})
     assert resumed(header, arrays).updates == 5
     for name in [name for name, array in arrays.items() if array.dtype == np.float64]:  # whole numbers are numbers
         whole = np.ceil(np.nan_to_num(arrays[name])).astype("i8")

@@ -53,11 +53,25 @@ def headline(results: dict[str, Any]) -> str:
         f"{first} PPO with 256 environments x 8 steps, {len(SEEDS)} paired seeds: a gain was found on {gains} of "
         f"{total} tasks, harm on {harms}, no difference on {kinds['no difference found']}."
     )
+    text += uncorrected(results)
     overall = results["main"]["over tasks"]
     if overall:
         value, low, high = overall["probability of improvement"]
         text += f" Probability of improvement over all tasks: {value:.2f} ({low:.2f} to {high:.2f})."
     return text
+
+
+def uncorrected(results: dict[str, Any]) -> str:
+    """Return which tasks show a difference before the correction for so many tasks, or "" if none does."""
+    tasks = results["main"]["tasks"]
+    found = {
+        "a gain": [task for task, row in tasks.items() if row["interval"][0] > 0],
+        "harm": [task for task, row in tasks.items() if row["interval"][1] < 0],
+    }
+    said = [f"{kind} on {', '.join(names)}" for kind, names in found.items() if names]
+    return (
+        f" By their 95% intervals, without the correction for {len(tasks)} tasks: {' and '.join(said)}." if said else ""
+    )
 
 
 def first_screen(results: dict[str, Any], folder: str) -> str:

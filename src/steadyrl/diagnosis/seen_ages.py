@@ -28,7 +28,7 @@ Array = NDArray[np.float64]
 
 GROUPS = 8
 """Groups of ages that are told apart."""
-STUDY = "incomplete"
+STUDY = "no"
 """Whether the distance in observations told beforehand where staggering helped, in the study of learning
 (docs/evidence.md): "incomplete" until all its runs are there, then "yes" or "no". It is the entry "verdict" of
 "prediction" in benchmarks/learning/results.json, which protocol.md defines, and benchmarks/learning/analysis.py writes

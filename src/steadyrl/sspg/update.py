@@ -159,6 +159,7 @@ class Learner:
         require_numbers(*arrays.values())
         for part, module in (("policy", self.policy), ("critic", self.critic)):
             module.load_state_dict({name: torch.as_tensor(value) for name, value in unprefixed(part, arrays).items()})
+        require_numbers(arrays["critic/moments"][[0, 2, 4]], least=0.0)  # a count, and means of squares
         for part, optimiser in self._optimisers().items():
             state: dict[int, dict[str, Any]] = {}
             for name, value in unprefixed(part, arrays).items():
