@@ -25,7 +25,10 @@ def draw_main(tasks: dict[str, Any]) -> None:
         axes.plot([value], [i], "o", color=PERTURBED if found else QUIET, markersize=6)
     axes.axvline(0, color=RAW, linewidth=1)
     axes.set_yticks(range(len(names)), names)
-    axes.set_xlabel("gain in mean return over training, in units of the task's range (95% interval)")
+    axes.set_xlabel(
+        "gain in mean return over training, in units of the task's range\n"
+        f"(95% intervals; in colour where a difference is found after correction for {len(tasks)} tasks)"
+    )
     axes.grid(axis="y", visible=False)
     save_figure(figure, DOCS / "evidence-main.svg", ".svg")
 
