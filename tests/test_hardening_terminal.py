@@ -373,3 +373,24 @@ def test_a_command_in_a_deleted_directory_answers(tmp_path):
     words = f"cd {gone} && rmdir {gone} && {sys.executable} -m steadyrl check FrozenLake-v1"
     done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+
+
+def test_an_object_that_an_interrupt_left_half_made_is_no_traceback():
+    """As pyparsing's, when a signal comes while matplotlib is imported."""
+    code = """
+from steadyrl import cli
+from steadyrl.cli import commands
+
+class Half:
+    def __init__(self, error):
+        self.error = error
+
+    def __del__(self):
+        raise self.error
+
+commands.run = lambda: (Half(AttributeError("no attribute expr")), Half(OSError("the disk is full")))
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "expr" not in done.stderr
+    assert "the disk is full" in done.stderr  # other errors are said

@@ -188,6 +188,14 @@ def test_resume_skips_what_is_finished_and_runs_what_was_asked_differently(tmp_p
     assert calls == [0, 1, 2, 0, 1, 2]
 
 
+def test_an_empty_folder_of_unfinished_work_that_a_kill_left_is_deleted(tmp_path):
+    experiment = scripted([])
+    reproduce([experiment], "quick", tmp_path)
+    (tmp_path / ".unfinished").mkdir()
+    reproduce([experiment], "quick", tmp_path, resume=True)
+    assert not (tmp_path / ".unfinished").exists()
+
+
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_result_of_a_larger_scale_is_not_replaced_by_one_of_a_smaller(tmp_path, resume):
     calls: list[int] = []

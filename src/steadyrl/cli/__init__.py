@@ -25,6 +25,7 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is finished is kept
         if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
             signal.signal(signal.SIGHUP, signal.default_int_handler)
+        _leave_half_made()
         _open_streams()
         _reserve_answer()
         atexit.register(_keep_the_status)  # what is registered first is called last
@@ -40,6 +41,17 @@ def main() -> None:
         _end_answer()
         _end_without_threads(error.code)
         raise
+
+
+def _leave_half_made() -> None:
+    """Say nothing of objects that cannot be deleted because an interrupt came while they were made."""
+    say = sys.unraisablehook
+
+    def hook(found: Any) -> None:
+        if not (isinstance(found.exc_value, AttributeError) and getattr(found.object, "__name__", "") == "__del__"):
+            say(found)
+
+    sys.unraisablehook = hook
 
 
 def _open_streams() -> None:

@@ -100,7 +100,8 @@ def _run(experiment: Experiment, scale: str, workspace: Workspace, out: Path, wa
     versions = _own_versions() | workspace.versions
     Result(experiment.name, scale, workspace.seed, wanted["settings"], numbers, arrays, versions).save(out)
     write_page(experiment, out)
-    _delete_unfinished(workspace.folder)
+    shutil.rmtree(workspace.folder)
+    _delete_if_empty(out / UNFINISHED)
 
 
 def check_scale(scale: str) -> None:
@@ -192,13 +193,13 @@ def _clear_finished(experiments: Sequence[Experiment], scale: str, out: Path, se
         wanted = identity(experiment.name, scale, seed, experiment.settings[scale])
         folder = _folder(out, wanted)
         if folder.exists() and _finished(out, wanted):
-            _delete_unfinished(folder)
+            shutil.rmtree(folder)
+    _delete_if_empty(out / UNFINISHED)
 
 
-def _delete_unfinished(folder: Path) -> None:
-    shutil.rmtree(folder)
-    with contextlib.suppress(OSError):  # other experiments' work is still there
-        folder.parent.rmdir()
+def _delete_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # it is not there, or other experiments' work still is
+        folder.rmdir()
 
 
 def _refuse_to_lose(experiments: Sequence[Experiment], scale: str, out: Path, seed: int) -> None:
