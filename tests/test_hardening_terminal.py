@@ -394,3 +394,28 @@ cli.main()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "expr" not in done.stderr
     assert "the disk is full" in done.stderr  # other errors are said
+
+
+@pytest.mark.parametrize(("swallowed", "status"), [("KeyboardInterrupt", 130), ("()", 1)])
+def test_an_interrupt_of_which_a_library_makes_another_error_stays_an_interrupt(swallowed, status):
+    """As matplotlib's C++ code does while it draws; an error without a signal is told in full."""
+    code = f"""
+import os, signal, time
+from steadyrl import cli
+from steadyrl.cli import commands
+
+def draw():
+    try:
+        if {swallowed} is KeyboardInterrupt:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+    except KeyboardInterrupt:
+        pass
+    raise ValueError("Invalid bounding box")
+
+commands.run = draw
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    assert (done.stderr == "interrupted\n") == (status == 130)

@@ -13,7 +13,10 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
+
+_INTERRUPTING = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 def main() -> None:
@@ -21,6 +24,7 @@ def main() -> None:
 
     Ctrl-C, SIGTERM and a closed terminal end it with one line, also while its modules are being imported.
     """
+    interrupted = None
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is finished is kept
         if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
@@ -28,19 +32,48 @@ def main() -> None:
         _leave_half_made()
         _open_streams()
         _reserve_answer()
+        interrupted = _note_signals()
         atexit.register(_keep_the_status)  # what is registered first is called last
         from steadyrl.cli.commands import run
 
         run()
     except KeyboardInterrupt:
-        with contextlib.suppress(OSError, AttributeError):  # standard error may be full, or not there
-            sys.stderr.write("interrupted\n")
-            sys.stderr.flush()
-        os._exit(130)  # nothing is open yet, and Python would end by SIGINT if it came inside an exec of some import
+        _end_interrupted()
+    except Exception:
+        if interrupted is not None and interrupted():
+            _end_interrupted()
+        raise
     except SystemExit as error:
         _end_answer()
         _end_without_threads(error.code)
         raise
+
+
+def _end_interrupted() -> None:
+    """End at once: Python would end by SIGINT if it came inside an exec of some import."""
+    with contextlib.suppress(OSError, AttributeError):  # standard error may be full, or not there
+        sys.stderr.write("interrupted\n")
+        sys.stderr.flush()
+    os._exit(130)
+
+
+def _note_signals() -> Callable[[], bool]:
+    """Return a function that tells whether a signal came that interrupts.
+
+    C++ code that calls Python (matplotlib's, for one) makes another error of a KeyboardInterrupt that comes inside.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+
+    def came() -> bool:
+        with contextlib.suppress(OSError):  # nothing came
+            numbers = {getattr(signal, name) for name in _INTERRUPTING if hasattr(signal, name)}
+            return not numbers.isdisjoint(os.read(reading, 4096))
+        return False
+
+    return came
 
 
 def _leave_half_made() -> None:
@@ -104,7 +137,7 @@ def _end_answer() -> None:
 
 def _keep_the_status() -> None:
     """Ignore signals while Python clears its modules: all is done, and the status would say that it was not."""
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+    for name in _INTERRUPTING:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
 
