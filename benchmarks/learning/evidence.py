@@ -82,7 +82,7 @@ def first_screen(results: dict[str, Any], folder: str) -> str:
             "is under way."
         )
     picture = f"![Gain in return on {len(TASKS)} tasks, with intervals]({folder}evidence-main.svg)"
-    return f"{picture}\n{headline(results)} [The study]({folder}evidence.md)."
+    return f"{picture}\nDoes it change what is learnt? {headline(results)} [The study]({folder}evidence.md)."
 
 
 def missing_part(results: dict[str, Any]) -> list[str]:
