@@ -419,3 +419,24 @@ cli.main()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stderr
     assert (done.stderr == "interrupted\n") == (status == 130)
+
+
+def test_an_interrupted_command_ends_with_130_though_the_signal_came_inside_an_exec(tmp_path):
+    """Python remembers such a signal (as of a dataclass in an import), and would end by SIGINT."""
+    code = """
+import sys
+from steadyrl import cli
+from steadyrl.cli import commands
+
+def command():
+    try:
+        exec("import os, signal, time; os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+commands.run = command
+cli.main()
+"""
+    (tmp_path / "command.py").write_text(code)
+    done = subprocess.run([sys.executable, "-m", "command"], cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 130

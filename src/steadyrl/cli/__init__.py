@@ -17,6 +17,10 @@ from collections.abc import Callable
 from typing import Any
 
 _INTERRUPTING = ("SIGINT", "SIGTERM", "SIGHUP")
+_INTERRUPTED = 130
+_interrupted = [False]
+"""Whether the command ended with that status: Python would end by SIGINT if the signal came inside an exec, as of
+`dataclass` in some import, although it was dealt with."""
 
 
 def main() -> None:
@@ -44,17 +48,24 @@ def main() -> None:
             _end_interrupted()
         raise
     except SystemExit as error:
+        _interrupted[:] = [error.code == _INTERRUPTED]
         _end_answer()
         _end_without_threads(error.code)
         raise
 
 
 def _end_interrupted() -> None:
-    """End at once: Python would end by SIGINT if it came inside an exec of some import."""
+    """End at once, with one line."""
     with contextlib.suppress(OSError, AttributeError):  # standard error may be full, or not there
         sys.stderr.write("interrupted\n")
+    _end_now()
+
+
+def _end_now() -> None:
+    """End with the status of an interrupted command."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.flush()
-    os._exit(130)
+    os._exit(_INTERRUPTED)
 
 
 def _note_signals() -> Callable[[], bool]:
@@ -136,10 +147,15 @@ def _end_answer() -> None:
 
 
 def _keep_the_status() -> None:
-    """Ignore signals while Python clears its modules: all is done, and the status would say that it was not."""
+    """Ignore signals while Python clears its modules: all is done, and the status would say that it was not.
+
+    An interrupted command ends here, with its status.
+    """
     for name in _INTERRUPTING:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
+    if _interrupted[0]:
+        _end_now()
 
 
 def _end_without_threads(status: Any, patience: float = 5.0) -> None:
