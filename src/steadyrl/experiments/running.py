@@ -100,8 +100,7 @@ def _run(experiment: Experiment, scale: str, workspace: Workspace, out: Path, wa
     versions = _own_versions() | workspace.versions
     Result(experiment.name, scale, workspace.seed, wanted["settings"], numbers, arrays, versions).save(out)
     write_page(experiment, out)
-    shutil.rmtree(workspace.folder)
-    _delete_if_empty(out / UNFINISHED)
+    _delete_unfinished(workspace.folder)
 
 
 def check_scale(scale: str) -> None:
@@ -193,8 +192,13 @@ def _clear_finished(experiments: Sequence[Experiment], scale: str, out: Path, se
         wanted = identity(experiment.name, scale, seed, experiment.settings[scale])
         folder = _folder(out, wanted)
         if folder.exists() and _finished(out, wanted):
-            shutil.rmtree(folder)
+            _delete_unfinished(folder)
     _delete_if_empty(out / UNFINISHED)
+
+
+def _delete_unfinished(folder: Path) -> None:
+    shutil.rmtree(folder)
+    _delete_if_empty(folder.parent)
 
 
 def _delete_if_empty(folder: Path) -> None:
