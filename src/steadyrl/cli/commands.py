@@ -130,7 +130,11 @@ def run() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except (SteadyrlError, OSError) as error:
-        _end(str(error))
+        _end(
+            f"standard output, where the answer goes: {error}"
+            if isinstance(error, OSError) and _answer_is_stuck()
+            else str(error)
+        )
     except MemoryError as error:
         more = f" ({error})" if str(error) else ""
         _end(f"this needs more memory than there is{more}; ask for less at once: fewer episodes, copies or states")
@@ -140,6 +144,16 @@ def run() -> None:
         _end("the environment or the policy closed standard output, where the answer goes; have it leave it open")
     except RecursionError as error:
         _end(f"something is nested too deeply to be worked on ({error}): the environment, the policy or a file")
+
+
+def _answer_is_stuck() -> bool:
+    """Return whether standard output takes nothing more, as on a full disk."""
+    with contextlib.suppress(ValueError, AttributeError):  # it is closed, or there is none
+        try:
+            sys.stdout.flush()
+        except OSError:
+            return True
+    return False
 
 
 def _end(text: str) -> None:
