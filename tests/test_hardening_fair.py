@@ -579,6 +579,7 @@ def nested(depth):
         (lambda: StaggeredVectorEnv(two_dice()).reset(seed=np.ma.masked), "seed"),
         (lambda: find_drift([3, 4, 5] * 20, false_alarms=1e-300), "permutations"),
         (lambda: collect_samples("CartPole-v1", "uniform", 2, [3], checkpoint="x" * 5000), "checkpoint"),
+        (lambda: collect_samples("CartPole-v1", "uniform", 2, [3], episodes=None), "episodes is None"),
         (lambda: evaluate("CartPole-v1", torch.nn.Linear(2, 2), steps=9), "module Linear cannot act"),
         (lambda: PerturbedStarts(Dice(), 0.5, null_observation=range(10**12)), "takes too much memory"),
         (lambda: LearningProcess.from_mdp(range(10**12), [0], [1], terminal=[0]), r"shape \(\)"),

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import ArrayLike
 
-from steadyrl.common.checks import check_count, check_flag, plain_array, shown, whole_number
+from steadyrl.common.checks import check_flag, plain_array, shown, whole_number
 from steadyrl.common.detours import Perturbation
 from steadyrl.errors import RolloutError
 from steadyrl.rollouts.commands import episodes_command, samples_call
@@ -197,13 +197,13 @@ def collect_samples(
         ((8, 2, 4), (8, 2))
     """
     _require_few_enough("rollouts", rollouts)
-    check_count("episodes", episodes)
+    least = whole_number("episodes", episodes, RolloutError)
     options = Options(
         seed, backend, workers, address, block_size, max_episode_steps, step_timeout, on_error, make_arguments
     )
     if perturbation is not None and not isinstance(perturbation, Perturbation):
         raise RolloutError(f"perturbation is {shown(perturbation)}; it must be a Perturbation, as in Perturbation(0.9)")
-    work = SampleWork(int(rollouts), as_times(times), perturbation, int(episodes))
+    work = SampleWork(int(rollouts), as_times(times), perturbation, least)
     keeping = Keeping(checkpoint, resume, out).in_place()
     return run_samples(make_plan(environment, policy, work, options), keeping, progress)
 
