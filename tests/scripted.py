@@ -160,6 +160,22 @@ class NodeDice(Dice):
             file.write(ray.get_runtime_context().get_node_id() + "\n")
 
 
+class OneRaisesOneHangs(Dice):
+    """Of two, the first one to step notes its process in a file and hangs; the other one fails thereupon."""
+
+    def __init__(self, busy: str):
+        super().__init__()
+        self.busy = Path(busy)
+
+    def step(self, action):
+        try:
+            with open(self.busy, "x") as file:
+                file.write(str(os.getpid()))
+        except FileExistsError:
+            raise RuntimeError("the left hand has no grip") from None
+        time.sleep(3600)
+
+
 def same(a, b):
     """Whether two collections hold the same bytes."""
     import tempfile

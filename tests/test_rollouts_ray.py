@@ -3,12 +3,13 @@
 import threading
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import ray
 
-from scripted import Dice, Faulty, NodeDice, same
+from scripted import Dice, Faulty, NodeDice, OneRaisesOneHangs, same
 from steadyrl import collect_episodes
 from steadyrl.errors import EnvironmentRaisedError, StepTimeoutError
 
@@ -45,6 +46,29 @@ def test_an_error_on_a_node_names_the_place(cluster):
 def test_a_hang_on_a_node_is_stopped(cluster):
     with pytest.raises(StepTimeoutError, match="step 5"):
         collect_episodes(partial(Faulty, "hang"), "uniform", 40, seed=5, block_size=20, backend="ray", step_timeout=2.0)
+
+
+def test_an_error_ends_the_run_but_not_the_process_nor_leaves_work(cluster, tmp_path):
+    # Blocks that end at the very moment at which another fails: cancelled through Ray, they aborted this process, once
+    # in some hundred runs. And a block that would go on for an hour is given up.
+    for k in range(10):
+        with pytest.raises(EnvironmentRaisedError):
+            collect_episodes(partial(Faulty, "raise", 1), "uniform", 40, seed=k, block_size=1 + k, backend="ray")
+    busy = tmp_path / "busy"
+    with pytest.raises(EnvironmentRaisedError, match="left hand"):
+        collect_episodes(partial(OneRaisesOneHangs, str(busy)), "uniform", 2, seed=1, block_size=1, backend="ray")
+    deadline = time.monotonic() + 60
+    while running(int(busy.read_text())) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not running(int(busy.read_text()))
+
+
+def running(pid):
+    """Whether a process is there, and no zombie."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
 
 
 def test_a_node_removed_in_mid_run_costs_nothing_but_time(cluster, tmp_path):

@@ -2,16 +2,22 @@
 
 Ray runs a task again when the node that ran it is gone; tasks that Ray gives up are submitted again here. Every node
 needs steadyrl and the environment's packages.
+
+A run that ends early leaves blocks behind. They are not cancelled: `ray.cancel` aborts the whole process if a task ends
+at that moment (Ray 2.60, "Tried to complete task that was not pending"). Instead, an actor lives as long as the run,
+and a worker that finds it gone leaves its block.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import sys
 import threading
 import time
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,6 +35,9 @@ ATTEMPTS = 5
 
 AHEAD = 2
 """Number of blocks submitted per processor, so that none waits for the next."""
+
+LOOK = 1.0
+"""Seconds between a worker's looks whether its run has ended."""
 
 
 def run_on_ray(
@@ -110,6 +119,8 @@ def _run(
 ) -> Iterator[tuple[int, Arrays]]:
     payload = ray.put(cloudpickle.dumps(task))
     remote = ray.remote(num_cpus=1, max_retries=3)(_run_remotely)
+    name = f"steadyrl run {uuid.uuid4()}"
+    alive = ray.remote(num_cpus=0)(_Run).options(name=name, max_restarts=-1).remote()  # its node may go, too
     flying: dict[Any, int] = {}
     lost: dict[int, int] = {}
     places, counted = 0, -1e9
@@ -118,7 +129,7 @@ def _run(
             if time.monotonic() - counted > 5:  # nodes come and go
                 places, counted = workers or int(ray.cluster_resources().get("CPU", 1)), time.monotonic()
             while len(flying) < AHEAD * max(1, places) and (block := schedule.take()) is not None:
-                flying[remote.remote(payload, sys.path, block, step_timeout)] = block
+                flying[remote.remote(name, payload, sys.path, block, step_timeout)] = block
             ready, _ = ray.wait(list(flying), num_returns=1, timeout=5.0)
             for reference in ready:
                 block = flying.pop(reference)
@@ -133,23 +144,57 @@ def _run(
                 schedule.done(block)
                 yield block, answer[1]
     finally:
-        for reference in flying:
-            ray.cancel(reference, force=True)
+        ray.kill(alive)
 
 
-def _run_remotely(payload: bytes, path: list[str], block: int, step_timeout: float | None) -> Any:
+class _Run:
+    """Lives as long as a run wants its blocks."""
+
+
+def _run_remotely(run: str, payload: bytes, path: list[str], block: int, step_timeout: float | None) -> Any:
     """Run one block in a Ray worker; in a process of its own if it may have to be killed, or skipped after a crash."""
+    if not _is_wanted(run):
+        return None
     sys.path += [entry for entry in path if entry not in sys.path]  # where the user's own modules are, on one machine
-    try:
-        task = cloudpickle.loads(payload)
-        if step_timeout is None and task.on_error == "raise":
-            return "done", run_block(task, block)
-        from steadyrl.rollouts.processes import run_in_processes
+    with _leaving_with(run):
+        try:
+            task = cloudpickle.loads(payload)
+            if step_timeout is None and task.on_error == "raise":
+                return "done", run_block(task, block)
+            from steadyrl.rollouts.processes import run_in_processes
 
-        [(_, arrays)] = run_in_processes(task, Schedule([block]), workers=1, step_timeout=step_timeout)
-        return "done", arrays
-    except Exception as error:
-        return failure(error)
+            [(_, arrays)] = run_in_processes(task, Schedule([block]), workers=1, step_timeout=step_timeout)
+            return "done", arrays
+        except Exception as error:
+            return failure(error)
+
+
+def _is_wanted(run: str) -> bool:
+    try:
+        import_ray().get_actor(run)
+    except ValueError:  # Ray's word for an actor that is not there
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _leaving_with(run: str) -> Iterator[None]:
+    """End this worker, in the middle of a step if need be, when the run has ended. Ray starts another one."""
+    ended, leaving = threading.Event(), threading.Lock()
+
+    def look() -> None:
+        while not ended.wait(LOOK):
+            if not _is_wanted(run):
+                with leaving:
+                    if not ended.is_set():
+                        os._exit(0)
+
+    threading.Thread(target=look, daemon=True).start()
+    try:
+        yield
+    finally:
+        with leaving:
+            ended.set()
 
 
 def _note_loss(task: Task, block: int, lost: dict[int, int], error: Exception, note: Callable[[str], None]) -> None:
