@@ -1,7 +1,8 @@
-"""Property tests draw the same examples everywhere, and no test depends on how fast the machine is."""
+"""No test depends on how fast the machine is, on chance, or on how the tests were started."""
 
 import contextlib
 import multiprocessing
+import signal
 
 from hypothesis import settings
 
@@ -12,3 +13,6 @@ with contextlib.suppress(ImportError):
     import torchrl  # noqa: F401, it makes "spawn" the start method of the whole process
 
 multiprocessing.set_start_method(None, force=True)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so it is in the background of a script, and children inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)

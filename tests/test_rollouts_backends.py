@@ -243,8 +243,6 @@ def test_ctrl_c_keeps_finished_blocks_and_says_how_to_go_on(tmp_path, whole):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # In the background of a script, where tests may run, SIGINT is ignored, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     wait_for(lambda: partial_file.exists() and partial_file.stat().st_size > 100_000)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group

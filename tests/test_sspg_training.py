@@ -126,7 +126,7 @@ def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on(tmp_path):
         "4",
     ]
     command += ["--backend", "serial", "--steps", "100000000"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=_take_interrupts) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         wait_for(tmp_path / "run" / "history.csv", lines=0, process=process)
         time.sleep(1.0)
         process.send_signal(signal.SIGINT)
@@ -136,10 +136,6 @@ def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on(tmp_path):
     assert "Traceback" not in said
     with open(tmp_path / "run" / "history.csv") as file:
         assert len(list(csv.DictReader(file))) > 0
-
-
-def _take_interrupts():
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def test_it_learns_cartpole():
