@@ -260,7 +260,8 @@ def write_part(path: Path, marks: tuple[str, str], text: str) -> None:
 def main() -> None:
     """Read the rows, and write everything that follows from them."""
     from evidence import MARKS, first_screen, page
-    from figures import draw_curves, draw_main, draw_mechanism, draw_prediction
+    from figures import draw_arms, draw_curves, draw_main, draw_mechanism, draw_others, draw_prediction
+    from tables import TITLES
 
     rows = read_rows()
     results = json.loads(json.dumps(analyse(rows)))
@@ -273,6 +274,10 @@ def main() -> None:
     if results["main"]["tasks"]:
         draw_main(results["main"]["tasks"])
         draw_curves(rows)
+    if results["arms"]:
+        draw_arms(results["arms"], results["main"]["tasks"])
+    if results["others"]:
+        draw_others(results["others"], results["main"]["tasks"], TITLES)
     if results["prediction"]:
         draw_prediction(results["prediction"])
     if results["mechanism"]:

@@ -169,6 +169,31 @@ def prediction_lines(results: dict[str, Any]) -> list[str]:
     return [*prediction_table(found)[1:], "", picture]
 
 
+def arm_lines(arms: dict[str, Any]) -> list[str]:
+    """Return all arms against as it is, task by task."""
+    if not arms:
+        return []
+    picture = "![What each arm gains over as it is, with its interval, task by task](evidence-arms.svg)"
+    return ["", "## All arms", "", picture, *arm_tables(arms)]
+
+
+def other_lines(others: dict[str, Any]) -> list[str]:
+    """Return anytime against as it is in the other parts."""
+    if not others:
+        return []
+    lines = [
+        "",
+        "## Other settings",
+        "",
+        "![Differences in the other parts, with their intervals](evidence-others.svg)",
+    ]
+    for part, found in others.items():
+        two = ("anytime", "truncations taken for ends") if part == "no-bootstrap" else ("as it is", "anytime")
+        lines += ["", f"### {TITLES[part]}", "", *table("task", *two, "difference", "wins", "p")]
+        lines += [comparison(name, row) for name, row in found.items()]
+    return lines
+
+
 def page(results: dict[str, Any]) -> str:
     """Return docs/evidence.md."""
     lines = [
@@ -196,10 +221,7 @@ def page(results: dict[str, Any]) -> str:
             "",
         ]
         lines += ["", *main_tables(results["main"])[:2], *pictures, *main_tables(results["main"])[2:]]
-    lines += arm_tables(results["arms"])
-    for part, found in results["others"].items():
-        lines += ["", f"## {TITLES[part]}", "", *table("task", "as it is", "anytime", "difference", "wins", "p")]
-        lines += [comparison(name, row) for name, row in found.items()]
+    lines += [*arm_lines(results["arms"]), *other_lines(results["others"])]
     lines += ["", *prediction_lines(results), "", *mechanism_lines(results), "", *parallel_lines(results)]
     lines += [
         "",

@@ -12,6 +12,7 @@ from study import HERE
 from steadyrl.common.figures import PERTURBED, QUIET, RAW, new_figure, save_figure
 
 DOCS = HERE.parents[1] / "docs"
+UNITS = "in units of the task's range (95% intervals; in colour where they leave out 0)"
 
 
 def draw_main(tasks: dict[str, Any]) -> None:
@@ -31,6 +32,50 @@ def draw_main(tasks: dict[str, Any]) -> None:
     )
     axes.grid(axis="y", visible=False)
     save_figure(figure, DOCS / "evidence-main.svg", ".svg")
+
+
+def draw_differences(axes: Any, rows: dict[str, Row], span: dict[str, float]) -> None:
+    """Draw paired differences with their intervals, one below the other, each in units of its task's range."""
+    for i, (name, row) in enumerate(rows.items()):
+        value, low, high = (x / span[name] for x in (row["difference"], *row["interval"]))
+        colour = QUIET if low <= 0 <= high else PERTURBED
+        axes.plot([low, high], [-i, -i], color=colour, linewidth=2)
+        axes.plot([value], [-i], "o", color=colour, markersize=5)
+    axes.axvline(0, color=RAW, linewidth=1)
+    axes.set_yticks([-i for i in range(len(rows))], list(rows))
+    axes.set_ylim(0.4 - len(rows), 0.6)
+    axes.tick_params(labelsize=8)
+    axes.grid(axis="y", visible=False)
+
+
+def draw_arms(arms: dict[str, Any], tasks: dict[str, Any]) -> None:
+    """Draw what each arm gains over as it is, task by task."""
+    columns = 3
+    count = -(-len(arms) // columns)
+    figure, axes = new_figure(count, columns, (11, 2.6 * count))
+    for ax in axes[len(arms) :]:
+        ax.set_visible(False)
+    for i, (ax, (task, found)) in enumerate(zip(axes, arms.items(), strict=False)):
+        draw_differences(ax, found, dict.fromkeys(found, tasks[task]["span"]))
+        ax.set_title(task, fontsize=9)
+        if i % columns:
+            ax.set_yticklabels([])
+    figure.supxlabel(f"difference from as it is, {UNITS}", fontsize=9)
+    save_figure(figure, DOCS / "evidence-arms.svg", ".svg")
+
+
+def draw_others(others: dict[str, Any], tasks: dict[str, Any], titles: dict[str, str]) -> None:
+    """Draw anytime against as it is in the other parts, one panel each."""
+    columns = 2
+    count = -(-len(others) // columns)
+    figure, axes = new_figure(count, columns, (11, 2.0 * count))
+    for ax in axes[len(others) :]:
+        ax.set_visible(False)
+    for ax, (part, found) in zip(axes, others.items(), strict=False):
+        draw_differences(ax, found, {name: tasks[name.partition(",")[0]]["span"] for name in found})
+        ax.set_title(titles[part], fontsize=9)
+    figure.supxlabel(f"difference, {UNITS}", fontsize=9)
+    save_figure(figure, DOCS / "evidence-others.svg", ".svg")
 
 
 def draw_curves(rows: list[Row]) -> None:

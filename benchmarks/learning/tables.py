@@ -13,7 +13,7 @@ TITLES = {
     "few": "8 environments x 256 steps",
     "normalised": "VecNormalize, 256 x 8",
     "end-rewards": "All rewards at the end of an episode, 256 x 8",
-    "no-bootstrap": "Truncations taken for ends (second column) against anytime (first)",
+    "no-bootstrap": "Anytime with truncations taken for ends, against anytime, 256 x 8",
 }
 
 
@@ -73,7 +73,7 @@ def arm_tables(arms: dict[str, Any]) -> list[str]:
     """Return all arms, task by task."""
     lines: list[str] = []
     for task, found in arms.items():
-        lines += ["", f"## All arms: {task}", ""]
+        lines += ["", f"### {task}", ""]
         lines += table("arm", "return", "against as it is", "p", "against anytime", "p")
         for arm, row in found.items():
             other = row.get("against anytime")
