@@ -137,7 +137,7 @@ def test_a_study_as_predicted_is_found_so(study):
     assert five.why == f"{explained}; no gain to explain: BallInCupCatch-v1, Hopper-v5"
     assert six.verdict in ("holds", "does not hold")
     assert "gain was found on 4 of 14 tasks" in study["evidence"].headline(found)
-    assert study["evidence"].headline(found).startswith("**It does not help on most tasks.**")
+    assert study["evidence"].headline(found).startswith("**On most tasks it was not found to help.**")
     assert "evidence-main.svg" in study["evidence"].first_screen(found, "docs/")
     assert len(study["evidence"].first_screen(found, "docs/").splitlines()) <= 2  # the README has room for two lines
     assert set(seen) == set(study["runs"].TASKS)

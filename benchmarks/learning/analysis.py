@@ -110,6 +110,9 @@ def main_part(rows: list[Row], *, over: bool = True) -> dict[str, Any]:
         times = {arm: statistics.median(reached(row, threshold) for row in both[arm].values()) for arm in BOTH}
         compared["span"] = span
         compared["scaled"] = [x / span for x in (compared["difference"], *compared["interval"])]
+        compared["first"] = {
+            arm: statistics.mean(row["evaluations"][0]["mean"] for row in both[arm].values()) for arm in BOTH
+        }
         compared["last"] = paired(both["anytime"], both["as it is"], last)
         compared["threshold"] = threshold
         compared["steps to threshold"] = {arm: None if np.isinf(t) else t for arm, t in times.items()}

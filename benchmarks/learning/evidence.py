@@ -8,7 +8,7 @@ from typing import Any
 from beside import MECHANISM_RUNS, PARALLEL_SEEDS, PARALLEL_SIZES, PARALLEL_TASKS
 from runs import BOTH, SEEDS, TASKS, Run, plan
 from tables import TITLES, arm_tables, cells, comparison, main_tables, number, prediction_table, table
-from verdicts import WAITING, outcome, verdicts
+from verdicts import LEVEL, WAITING, outcome, sign, verdicts
 
 MARKS = ("<!-- What follows is written by `python benchmarks/learning/analysis.py`. -->", "<!-- Up to here. -->")
 """What stands before and after the generated part of README.md and docs/index.md."""
@@ -22,6 +22,16 @@ PARTS = {
     "end-rewards": "all rewards at the end",
     "no-bootstrap": "truncations taken for ends",
 }
+
+
+SETTINGS = {
+    "regimes": "256 environments",
+    "a2c": "A2C",
+    "few": "8 environments",
+    "normalised": "VecNormalize",
+    "end-rewards": "rewards at the end",
+}
+"""How the headline names the other settings."""
 
 
 def planned() -> dict[str, list[Run]]:
@@ -48,30 +58,46 @@ def headline(results: dict[str, Any]) -> str:
         )
     kinds = Counter(outcome(results["main"]["tasks"][task]) for task in TASKS)
     gains, harms, total = kinds["gain"], kinds["harm"], len(TASKS)
-    first = "It helps on most tasks." if 2 * gains > total else "**It does not help on most tasks.**"
+    first = (
+        "It was found to help on most tasks." if 2 * gains > total else "**On most tasks it was not found to help.**"
+    )
     text = (
         f"{first} PPO with 256 environments x 8 steps, {len(SEEDS)} paired seeds: a gain was found on {gains} of "
-        f"{total} tasks, harm on {harms}, no difference on {kinds['no difference found']}."
+        f"{total} tasks, harm on {harms}; on {kinds['no difference found']} no difference was found."
     )
     text += uncorrected(results)
     overall = results["main"]["over tasks"]
     if overall:
         value, low, high = overall["probability of improvement"]
-        text += f" Probability of improvement over all tasks: {value:.2f} ({low:.2f} to {high:.2f})."
-    return text
+        text += f" Over these tasks a run with it is better than one without with probability {value:.2f} "
+        text += f"({low:.2f} to {high:.2f})."
+    return text + elsewhere(results)
 
 
 def uncorrected(results: dict[str, Any]) -> str:
     """Return which tasks show a difference before the correction for so many tasks, or "" if none does."""
     tasks = results["main"]["tasks"]
+    clear = {task: row["interval"] for task, row in tasks.items() if row["p"] < LEVEL}
     found = {
-        "a gain": [task for task, row in tasks.items() if row["interval"][0] > 0],
-        "harm": [task for task, row in tasks.items() if row["interval"][1] < 0],
+        "a gain": [task for task, (low, _) in clear.items() if low > 0],
+        "harm": [task for task, (_, high) in clear.items() if high < 0],
     }
     said = [f"{kind} on {', '.join(names)}" for kind, names in found.items() if names]
-    return (
-        f" By their 95% intervals, without the correction for {len(tasks)} tasks: {' and '.join(said)}." if said else ""
-    )
+    start = f" Task by task (95% interval, p below {LEVEL:g}), without the correction for {len(tasks)} tasks"
+    return f"{start}: {' and '.join(said)}." if said else ""
+
+
+def elsewhere(results: dict[str, Any]) -> str:
+    """Return where the intervals of the other settings speak for or against it, or "" if none does."""
+    found: dict[str, list[str]] = {"better": [], "worse": []}
+    for part, rows in results["others"].items():
+        for name, row in rows.items() if part != "no-bootstrap" else ():
+            where = {"above": "better", "below": "worse"}.get(sign(row))
+            if where:
+                task, _, rest = name.partition(", ")
+                found[where].append(f"{task} ({SETTINGS[part]}{', ' + rest if part == 'regimes' else ''})")
+    said = [f"{kind} on {', '.join(names)}" for kind, names in found.items() if names]
+    return f" In other settings (five seeds, 95% intervals) it is {' and '.join(said)}." if said else ""
 
 
 def first_screen(results: dict[str, Any], folder: str) -> str:
@@ -109,6 +135,18 @@ def missing_part(results: dict[str, Any]) -> list[str]:
     return lines
 
 
+def power() -> list[str]:
+    """Return how strict the test of main is: the smallest p values that ten pairs can have, after the correction."""
+    smallest = 2 / 2 ** len(SEEDS)
+    second, tasks = 2 * smallest * (len(TASKS) - 1), len(TASKS)
+    return [
+        f'"No difference found" is not "no difference". The smallest p that {len(SEEDS)} pairs can have is '
+        f"{smallest:.4f}, corrected {smallest * tasks:.3f}; the next, {2 * smallest:.4f}, is {second:.3f} after one "
+        "task with the smallest. So a difference is found only where all pairs agree, or nearly all on several tasks. The "
+        "intervals say how large a difference may be."
+    ]
+
+
 def verdict_part(results: dict[str, Any]) -> list[str]:
     """Return a verdict for each prediction."""
     lines = ["## Verdicts on what was predicted", ""]
@@ -124,10 +162,18 @@ def mechanism_lines(results: dict[str, Any]) -> list[str]:
         return [*lines, "No run is there yet (`python benchmarks/learning/mechanism.py`)."]
     lines += [
         f"{results['mechanism runs']} of {MECHANISM_RUNS} runs; one number for each seed. A demonstration, not a test. "
-        "Shares at the period are of the variance at the frequency of the episode and its two harmonics (by chance "
-        "about 2%); a batch can hold 8 groups of ages; changes are those of one update.",
+        "Shares at the period are of the variance at the frequency of the episode and its two harmonics (about 2% in "
+        "white noise, more in a series that changes slowly, so that a share of 0.15 is weak evidence); a batch can "
+        "hold 8 groups of ages; changes are those of one update.",
+        "",
+        "Gradients at steady state and changes are measured at six updates of a run, which fall in the middle or at "
+        "the end of an episode in lockstep, and at no other phase of it. Of anytime's six batches only the first lacks a "
+        "group of ages, so that each number on absent ages is one update's there.",
         "",
         "![Explained variance over training, and cosines with the gradient at steady state](evidence-mechanism.svg)",
+        "",
+        "*Above: explained variance of the first seed; thin lines stand a horizon apart. Below: six updates of both "
+        "seeds, and crosses for fair batches.*",
     ]
     for task, measures in found.items():
         lines += ["", f"**{task}**", "", *table("measure", *BOTH)]
@@ -205,8 +251,11 @@ def page(results: dict[str, Any]) -> str:
         "[rows.jsonl](../benchmarks/learning/rows.jsonl), each of which has its settings, seed and versions; the",
         "[protocol](../benchmarks/learning/protocol.md) was committed before the first of them. A return is that of 16",
         "fresh full episodes, averaged over ten moments of training; differences are paired by seed, with 95%",
-        "intervals (bootstrap with ten pairs, Student's with fewer). No run is left out. Parts with five seeds are",
-        "judged by their intervals alone, since no signed-rank test could reach 5% there.",
+        "intervals (bootstrap with ten pairs, Student's with fewer). No run is left out; seven were made again after",
+        "the code had changed (protocol, *Rows made again*). Parts with five seeds are judged by their intervals alone,",
+        "uncorrected, since no signed-rank test could reach 5% there.",
+        "",
+        *power(),
         "",
         *verdict_part(results),
         "",
@@ -218,6 +267,8 @@ def page(results: dict[str, Any]) -> str:
             "![Gain on each task with its interval](evidence-main.svg)",
             "",
             "![Learning curves](evidence-curves.svg)",
+            "",
+            "*Mean return of fresh full episodes over ten seeds, with 95% bootstrap bands.*",
             "",
         ]
         lines += ["", *main_tables(results["main"])[:2], *pictures, *main_tables(results["main"])[2:]]

@@ -12,7 +12,7 @@ from study import HERE
 from steadyrl.common.figures import PERTURBED, QUIET, RAW, new_figure, save_figure
 
 DOCS = HERE.parents[1] / "docs"
-UNITS = "in units of the task's range (95% intervals; in colour where they leave out 0)"
+UNITS = "in units of the task's range (95% intervals, uncorrected; in colour where they leave out 0)"
 
 
 def draw_main(tasks: dict[str, Any]) -> None:
@@ -55,9 +55,14 @@ def draw_arms(arms: dict[str, Any], tasks: dict[str, Any]) -> None:
     figure, axes = new_figure(count, columns, (11, 2.6 * count))
     for ax in axes[len(arms) :]:
         ax.set_visible(False)
+    scaled = [
+        x / tasks[task]["span"] for task, found in arms.items() for row in found.values() for x in row["interval"]
+    ]
+    ends = min(scaled) - 0.05, max(scaled) + 0.05  # the same for all, so that panels can be compared
     for i, (ax, (task, found)) in enumerate(zip(axes, arms.items(), strict=False)):
         draw_differences(ax, found, dict.fromkeys(found, tasks[task]["span"]))
         ax.set_title(task, fontsize=9)
+        ax.set_xlim(*ends)
         if i % columns:
             ax.set_yticklabels([])
     figure.supxlabel(f"difference from as it is, {UNITS}", fontsize=9)
@@ -131,7 +136,9 @@ def draw_mechanism(runs: list[Row]) -> None:
                 at = [one["update"] for one in run["checkpoints"]]
                 below.plot(at, [one["cosine"] for one in run["checkpoints"]], "o", color=colour)
                 fair = [one["cosine of a fair batch"] for one in run["checkpoints"]]
-                below.plot(at, fair, "x", color=QUIET, label="a fair batch" if arm == "as it is" else None)
+                below.plot(
+                    at, fair, "x", color=QUIET, label=None if below.get_legend_handles_labels()[0] else "a fair batch"
+                )
             for update in range(mine[0]["period"], mine[0]["updates"], mine[0]["period"]):
                 above.axvline(update, color=QUIET, linewidth=0.6)
         above.set_title(task, fontsize=9)
@@ -139,4 +146,5 @@ def draw_mechanism(runs: list[Row]) -> None:
         below.set_ylabel("cosine with the steady state", fontsize=8)
         below.set_xlabel("update", fontsize=8)
     axes[0].legend(fontsize=7)
+    axes[len(names)].legend(fontsize=7)
     save_figure(figure, DOCS / "evidence-mechanism.svg", ".svg")

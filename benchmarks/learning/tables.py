@@ -59,19 +59,37 @@ def main_tables(main: dict[str, Any]) -> list[str]:
             f"Over {overall['tasks']} tasks and {overall['seeds']} seeds (rliable): interquartile mean, scaled, "
             f"{', '.join(means)}; probability of improvement {value:.2f} ({low:.2f} to {high:.2f}).",
         ]
-    lines += ["", "The last evaluation, and median steps to the median last value of as it is:", ""]
-    lines += table("task", "as it is", "anytime", "difference", "wins", "steps, as it is", "steps, anytime")
+    lines += [
+        "",
+        "The first of the ten evaluations and the last, and steps to the median last value of as it is (median over "
+        "seeds, of which an even number reaches it half-way between two evaluations):",
+        "",
+    ]
+    arms = [f"{what}, {arm}" for what in ("first", "last", "steps") for arm in BOTH]
+    lines += table("task", *arms[:4], "difference of the last", "wins", *arms[4:])
     for task, row in main["tasks"].items():
         end, steps = row["last"], [row["steps to threshold"][arm] for arm in BOTH]
         wins = f"{end['wins']} of {end['pairs']}"
         times = ["never" if s is None else f"{s:,.0f}" for s in steps]
-        lines.append(cells(task, number(end["other"]), number(end["one"]), spread(end), wins, *times))
+        starts = [number(row["first"][arm]) for arm in BOTH]
+        lines.append(cells(task, *starts, number(end["other"]), number(end["one"]), spread(end), wins, *times))
+    fallen = [task for task, row in main["tasks"].items() if row["last"]["other"] < row["first"]["as it is"]]
+    if fallen:
+        lines += [
+            "",
+            f"On {', '.join(fallen)} as it is ended lower than at its first evaluation: a gain there is return that "
+            "was not lost, rather than more that was learnt.",
+        ]
     return lines
 
 
 def arm_tables(arms: dict[str, Any]) -> list[str]:
     """Return all arms, task by task."""
-    lines: list[str] = []
+    lines = [
+        "",
+        'Here anytime has the ten seeds of main, the other arms five, each compared over its own seeds; "against '
+        'anytime" is over the same five. No p is corrected.',
+    ]
     for task, found in arms.items():
         lines += ["", f"### {task}", ""]
         lines += table("arm", "return", "against as it is", "p", "against anytime", "p")

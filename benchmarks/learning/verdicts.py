@@ -191,8 +191,8 @@ def _parallel(found: dict[str, Any]) -> Verdict:
 def _mechanism(found: dict[str, Any]) -> Verdict:
     gain, null = MECHANISM_TASKS
     claim = (
-        f"9. Mechanism on {gain}: in lockstep, losses follow the episode, gradients point away from the steady state "
-        f"and resemble the one before, values of absent ages get worse; on {null} the arms do not differ"
+        f"9. Mechanism on {gain}: in lockstep, losses follow the episode, gradients are further from that at steady "
+        f"state and nearer to the one before, values of absent ages get worse; on {null} the arms do not differ"
     )
     seeds = {len(arms.get(arm, {})) for measures in found.values() for arms in measures.values() for arm in BOTH}
     if set(found) != set(MECHANISM_TASKS) or seeds != {2}:
