@@ -316,6 +316,13 @@ def test_a_reader_that_has_gone_is_no_verdict():
     assert done.returncode == 141
 
 
+@pytest.mark.parametrize("words", ["--help", "--version", "check --help", "nonsense 2>&1", "check nope-v1 2>&1"])
+def test_help_and_errors_whose_reader_has_gone_end_with_the_documented_status(words):
+    """The status was 1 for help, and Python's own 120 for errors."""
+    done = in_a_shell(f"{words} | true", "; exit ${PIPESTATUS[0]}")
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_a_program_without_standard_error_collects(tmp_path):
     out = tmp_path / "a.npz"
     done = in_a_shell(f"collect CartPole-v1 --episodes 3 --backend serial --out {out}", "2>&-")

@@ -14,6 +14,7 @@ from steadyrl.common.storage import save_arrays
 from steadyrl.environments.seeding import episode_seeds
 from steadyrl.errors import FileFormatError, PolicyError, RolloutError
 from steadyrl.lengths.age_sums import count_ages
+from steadyrl.rollouts.episodes import merge
 
 
 @pytest.fixture(scope="module")
@@ -311,6 +312,12 @@ def test_an_episode_that_is_not_there_has_no_trajectory():
     for nowhere in (-1, 3, 1.5, "first"):
         with pytest.raises(RolloutError, match="episode is"):
             tracks.of(nowhere)
+
+
+def test_nothing_cannot_be_merged():
+    """It raised IndexError."""
+    with pytest.raises(RolloutError, match="no episodes were given to merge"):
+        merge([])
 
 
 def test_merged_runs_can_be_merged_again_and_no_run_is_counted_twice(tmp_path):

@@ -117,6 +117,17 @@ for command in (check, collect, diagnose, audit, audit_config, train, evaluate, 
 def run() -> None:
     """Run the command line; what can go wrong outside steadyrl is said in a sentence, without a traceback."""
     never_fail_to_print()
+    try:
+        _run()
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # how rich and Typer say so, of help and of errors
+            _end_without_reader()
+        raise
+    except (_ReaderGoneError, BrokenPipeError):
+        _end_without_reader()
+
+
+def _run() -> None:
     with contextlib.suppress(FileNotFoundError):  # the folder that we are in has been deleted
         if "" not in sys.path and os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())  # so that mypackage:Walk-v0 is found where the command is run
@@ -127,8 +138,7 @@ def run() -> None:
             say("interrupted")  # before a command began; Typer only sets the status
         raise
     except (_ReaderGoneError, BrokenPipeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        raise
     except (SteadyrlError, OSError) as error:
         _end(
             f"standard output, where the answer goes: {error}"
@@ -154,6 +164,14 @@ def _answer_is_stuck() -> bool:
         except OSError:
             return True
     return False
+
+
+def _end_without_reader() -> None:
+    """End where nobody reads any more; what is left in the streams must not be tried again, or the status is 120."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    sys.exit(141)
 
 
 def _end(text: str) -> None:

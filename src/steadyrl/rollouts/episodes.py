@@ -190,6 +190,8 @@ def merge(parts: Sequence[Episodes]) -> Episodes:
     strange = [part for part in parts if not isinstance(part, Episodes)]
     if strange:
         raise RolloutError(f"{shown(strange[0])} cannot be merged; give Episodes, as collect_episodes returns them")
+    if not parts:
+        raise RolloutError("no episodes were given to merge; give at least one Episodes")
     first = parts[0]
     for key in ("environment", "environment_digest", "make_arguments", "policy", "policy_digest"):
         values = [part.provenance.get(key) for part in parts]
