@@ -14,7 +14,7 @@ from scripted import Dice, Faulty, same
 from steadyrl import EpisodeLengths, Perturbation, Samples, collect_episodes, collect_samples
 from steadyrl.environments.codecs import action_codec, observation_codec
 from steadyrl.environments.sources import as_source
-from steadyrl.errors import RolloutError
+from steadyrl.errors import NonFiniteError, RolloutError
 from steadyrl.exact import gallery
 from steadyrl.lengths.confidence import mixing_time_or_never
 from steadyrl.policies.networks import UniformPolicy
@@ -178,6 +178,42 @@ def test_samples_round_trip(tmp_path):
     loaded = Samples.load(tmp_path / "a.npz")
     assert same(samples, loaded)
     assert loaded.provenance["times"] == [5, 50]
+
+
+class Numbered(gymnasium.Env):
+    """Shows numbers from a first one on."""
+
+    def __init__(self, space, first):
+        self.observation_space, self.action_space, self.first = space, gymnasium.spaces.Discrete(2, start=2**40), first
+
+    def shown(self):
+        number = self.first + self.steps
+        return number if self.observation_space.shape == () else np.array([number], self.observation_space.dtype)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.shown(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.shown(), 0.0, self.steps == 3, False, {}
+
+
+@pytest.mark.parametrize("first", [2**40, -(2**40)])
+def test_large_numbers_of_states_and_actions_are_kept(first):
+    make = partial(Numbered, gymnasium.spaces.Discrete(4, start=first), first)
+    found = collect_samples(make, "uniform", 2, [1, 2], backend="serial")
+    assert found.observations.tolist() == [[first, first + 1]] * 2
+    assert (found.actions >= 2**40).all()
+
+
+@pytest.mark.parametrize(("first", "dtype"), [(2**53 + 1, np.int64), (2**63 - 9, np.int64), (2**64 - 9, np.uint64)])
+def test_whole_numbers_that_samples_cannot_keep_exactly_are_refused(first, dtype):
+    """They became others: 2**64 - 9 was saved as 0."""
+    make = partial(Numbered, gymnasium.spaces.Box(0, np.iinfo(dtype).max, (1,), dtype), first)
+    with pytest.raises(NonFiniteError, match=r"too large to be kept exactly as u?int64"):
+        collect_samples(make, "uniform", 2, [1, 2], backend="serial")
 
 
 class Counting(gymnasium.Env):

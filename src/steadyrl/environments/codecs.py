@@ -97,17 +97,19 @@ class ObservationCodec:
     def sample_dtype(self) -> Any:
         """Return the type in which samples of observations are kept."""
         if self.discrete:
-            return np.dtype(np.int32)
+            return whole_dtype(self.space.start, self.space.start + self.space.n)
         return np.dtype(getattr(utils.flatten_space(self.space), "dtype", np.float64))
 
     def largest(self) -> float:
-        """Return the largest value that is finite in the type in which samples are kept."""
+        """Return the largest value that samples can keep: finite in their type, or a whole number that is exact."""
         dtype = self.sample_dtype()
-        return float(np.finfo(dtype).max) if dtype.kind == "f" else float(np.finfo(np.float64).max)
+        if dtype.kind == "f":
+            return float(min(np.finfo(dtype).max, np.finfo(np.float64).max))
+        return float((1 << 53) - 1)
 
     def kept(self, rows: Array) -> Any:
         """Return rows in the form in which samples keep them: Discrete ones as numbers, all others unchanged."""
-        return rows[..., 0] + int(self.space.start) if self.discrete else rows
+        return rows[..., 0].astype(np.int64) + int(self.space.start) if self.discrete else rows
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,11 @@ class ActionCodec:
         clipped = np.maximum(actions, self.low)
         np.minimum(clipped, self.high, out=clipped)
         return clipped.astype(self.dtype, copy=False)
+
+
+def whole_dtype(first: Any, end: Any) -> Any:
+    """Return the type in which samples keep whole numbers from `first` on and below `end`."""
+    return np.dtype(np.int32 if np.min(first) >= -1 << 31 and np.max(end) <= 1 << 31 else np.int64)
 
 
 def observation_codec(space: Any) -> ObservationCodec:

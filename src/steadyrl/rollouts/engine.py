@@ -248,7 +248,9 @@ class _LaneSet:
             place = int(np.argmin(finite[lane]))
             detail = f"{present[lane, place]} at place {place} of the observation"
             if np.isfinite(present[lane, place]):
-                detail += f", which is infinite in {self.seen.sample_dtype()}, the type of the space"
+                dtype = self.seen.sample_dtype()
+                beyond = f"infinite in {dtype}" if dtype.kind == "f" else f"too large to be kept exactly as {dtype}"
+                detail += f", which is {beyond}, the type of the space"
             endings[:] = [ending for ending in endings if ending.lane != lane]
             self._fail(lane, "not finite", self.tick - self.starts[lane], detail)
         self._find_oldest()

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from steadyrl.common.detours import Perturbation
 from steadyrl.common.values import hash_values, same_values
+from steadyrl.environments.codecs import whole_dtype
 from steadyrl.rollouts.blocks import Arrays, Block, BlockCollector, Skipped
 from steadyrl.rollouts.engine import Episode, Failure, Job
 from steadyrl.rollouts.files import read_collected, write_collected
@@ -257,7 +258,9 @@ def _empty_columns(block: Block, work: SampleWork) -> Arrays:
     shape = (block.count, len(work.times))
     return {
         "observations": np.zeros(shape if seen.discrete else (*shape, seen.size), seen.sample_dtype()),
-        "actions": np.zeros((*shape, *acted.shape), np.int32 if acted.low is None else np.float64),
+        "actions": np.zeros(
+            (*shape, *acted.shape), whole_dtype(acted.first, acted.end) if acted.low is None else np.float64
+        ),
         "returns": np.zeros(shape),
         "ages": np.zeros(shape, dtype=np.int32),
         "terminal": np.zeros(shape, dtype=bool),
