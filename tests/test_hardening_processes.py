@@ -3,6 +3,7 @@
 Every test here failed, or could not have been written, before the fault that it names was mended.
 """
 
+import asyncio
 import json
 import multiprocessing
 import os
@@ -185,6 +186,40 @@ def test_an_environment_that_exits_can_be_left_out():
     found = collect_episodes(partial(Exiting, "step"), "uniform", 20, backend="serial", on_error="skip")
     assert (found.lengths == Dice.short).all()
     assert len(found) + len(found.skipped) == 20
+
+
+class SpeechlessError(Exception):
+    def __str__(self):
+        raise AttributeError("no such attribute")
+
+
+class Wordless(Dice):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+
+    def step(self, action):
+        raise self.kind()
+
+
+def test_an_error_whose_message_cannot_be_shown_is_named_and_can_be_left_out():
+    make = partial(Wordless, SpeechlessError)
+    with pytest.raises(EnvironmentRaisedError, match="raised SpeechlessError: a message that cannot be shown"):
+        collect_episodes(make, "uniform", 2, backend="serial")
+    assert len(collect_episodes(make, "uniform", 2, backend="serial", on_error="skip").skipped) == 2
+    with pytest.raises(RolloutError, match="raised SpeechlessError: a message that cannot be shown"):
+        evaluate(make, "uniform", steps=20, num_envs=2, backend="serial")
+    with pytest.raises(TrainingError, match="SpeechlessError: a message that cannot be shown"):
+        train(make, Settings(updates=1, num_envs=2, n_steps=4, backend="serial"))
+
+
+@pytest.mark.parametrize("kind", [asyncio.CancelledError, GeneratorExit])
+def test_what_an_environment_raises_that_is_no_exception_is_an_error_with_a_sentence(kind):
+    """Collecting named it; an evaluation with a budget and training ended with it."""
+    with pytest.raises(RolloutError, match=f"the environment raised {kind.__name__}"):
+        evaluate(partial(Wordless, kind), "uniform", steps=20, num_envs=2, backend="serial")
+    with pytest.raises(TrainingError, match=f"the environment raised {kind.__name__}"):
+        train(partial(Wordless, kind), Settings(updates=1, num_envs=2, n_steps=4, backend="serial"))
 
 
 def test_an_environment_that_exits_when_made_or_closed():
@@ -658,7 +693,7 @@ def test_what_few_catch_ends_in_a_sentence_wherever_it_is_raised(tmp_path, monke
 
 
 class Multiplying(Dice):
-    """Forks in every copy, in its constructor, its reset or a step; the children go on, or raise an error."""
+    """Forks in every copy, in its constructor, its reset, a step or its close; children go on, or raise an error."""
 
     def __init__(self, folder, where, then):
         super().__init__()
@@ -681,9 +716,12 @@ class Multiplying(Dice):
             self.fork("step")
         return super().step(action)
 
+    def close(self):
+        self.fork("close")
+
 
 @pytest.mark.parametrize("then", ["goes on", "raises"])
-@pytest.mark.parametrize("where", ["constructor", "reset", "step"])
+@pytest.mark.parametrize("where", ["constructor", "reset", "step", "close"])
 def test_children_that_environments_fork_fork_no_more(tmp_path, capfd, where, then):
     """A child went on through the other copies of its block, where it forked again: 2^n processes for n copies."""
     make = partial(Multiplying, str(tmp_path), where, then)

@@ -48,6 +48,20 @@ def shortened(text: object, most: int = 500) -> str:
     return words if len(words) <= most else f"{words[: most - 10]}...{words[-7:]}"
 
 
+def in_words(error: BaseException) -> str:
+    """Return an error's type and, if it has one, its message.
+
+    Example:
+        >>> in_words(ValueError("no wheels")), in_words(KeyboardInterrupt())
+        ('ValueError: no wheels', 'KeyboardInterrupt')
+    """
+    try:
+        said = str(error)
+    except Exception:  # somebody's own __str__
+        said = "a message that cannot be shown"
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
 def is_number(value: Any) -> bool:
     """Return whether a value is one real number that a float can hold; True and False are not."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):

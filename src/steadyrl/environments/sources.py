@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from steadyrl.common.checks import as_keywords, check_id, shortened, shown
+from steadyrl.common.checks import as_keywords, check_id, in_words, shortened, shown
 from steadyrl.common.identity import fingerprint, named_identity, readable_name
 from steadyrl.common.machine import Process
 from steadyrl.common.own_code import held_code, is_own
@@ -54,7 +54,7 @@ class Source:
             raise
         except BaseException as error:
             raise RolloutError(
-                f"{self.name} raised {type(error).__name__}: {error} while it was made; repair the environment"
+                f"{self.name} raised {in_words(error)} while it was made; repair the environment"
             ) from error
         finally:
             process.end_child()
@@ -161,12 +161,15 @@ def _content(env: Any, source: Source) -> str:
 
 def close_quietly(env: Any) -> None:
     """Close an environment whose results are already collected, and ignore errors that it raises while closing."""
+    process = Process()
     try:
         env.close()
     except KeyboardInterrupt:
         raise
     except BaseException:
         pass
+    finally:
+        process.end_child()
 
 
 def _make(id_or_spec: Any, arguments: Mapping[str, Any]) -> Any:
@@ -193,11 +196,11 @@ def _arguments_line(id_or_spec: Any, name: str, arguments: Mapping[str, Any], er
     """Return the message about arguments that an environment does not take, or not with these values."""
     known = _constructor_arguments(id_or_spec)
     given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-    unknown = [key for key in arguments if f"unexpected keyword argument '{key}'" in str(error)]
+    unknown = [key for key in arguments if f"unexpected keyword argument '{key}'" in in_words(error)]
     if unknown:
         text = f"{name} takes no argument {unknown[0]!r} (of those for gymnasium.make: {given})"
     else:
-        text = f"{name} cannot be made with {given} ({type(error).__name__}: {error})"
+        text = f"{name} cannot be made with {given} ({in_words(error)})"
     takes = f"it takes {', '.join(known)}, and " if known else "besides its own, "
     return f"{text}; {takes}every environment takes max_episode_steps: correct or leave out --make (make_arguments)"
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from steadyrl.common.checks import in_words
 from steadyrl.common.machine import Process
 from steadyrl.environments.codecs import ActionCodec, ObservationCodec
 from steadyrl.environments.lanes import GymnasiumLanes, Lanes, Watch
@@ -231,10 +232,11 @@ def describe_failure(task: Task, failure: Failure) -> EpisodeError:
             "it, or collect with on_error='skip' (--on-error skip), which leaves such episodes out; if memory ran "
             "out, use fewer workers"
         )
+    assert failure.cause is not None
     cause = failure.cause
     did = f"called sys.exit({cause.code!r})" if isinstance(cause, SystemExit) else None
     return EnvironmentRaisedError(
-        f"{name} {did or f'raised {type(cause).__name__}: {cause}'}; repair the environment, or collect "
+        f"{name} {did or f'raised {in_words(cause)}'}; repair the environment, or collect "
         "with on_error='skip' (--on-error skip), which leaves such episodes out"
     )
 

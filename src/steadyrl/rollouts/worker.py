@@ -92,19 +92,19 @@ def failure(error: BaseException) -> tuple[str, Exception, str]:
     """Return an error as an answer that can be sent, with the traceback that it had here."""
     import pickle
 
+    from steadyrl.common.checks import in_words
     from steadyrl.errors import RolloutError
 
     text = traceback.format_exc()
     if not isinstance(error, Exception):
-        said = f": {error}" if str(error) else ""
         error = RolloutError(
-            f"the environment or the policy raised {type(error).__name__}{said}, so there is no result; have it raise "
+            f"the environment or the policy raised {in_words(error)}, so there is no result; have it raise "
             "an ordinary error, or end the episode, instead"
         )
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # an exception that cannot be pickled
-        error = RolloutError(f"{type(error).__name__}: {error}")
+        error = RolloutError(in_words(error))
     return "failed", error, text
 
 

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from steadyrl.common.checks import is_number, shown, whole_number
+from steadyrl.common.checks import in_words, is_number, shown, whole_number
 from steadyrl.common.progress import Progress, progress_for
 from steadyrl.environments.codecs import action_codec, observation_codec
 from steadyrl.environments.sources import Description, Source
@@ -190,14 +190,14 @@ def _calling(source: Source, naming: NamingLostCopies, function: Any, *arguments
             raise RolloutError(
                 f"the process of environment {which} of {source.name} ended; mend what ends it"
             ) from error
-        did = str(cause) if isinstance(cause, SteadyrlError) else f"raised {type(cause).__name__}: {cause}"
+        did = str(cause) if isinstance(cause, SteadyrlError) else f"raised {in_words(cause or error)}"
         text = f"{source.name}, environment {which}: {did} in {function.__name__}; mend the environment"
         raise RolloutError(text) from error
     except (SteadyrlError, MemoryError):
         raise
     except Exception as error:
         raise RolloutError(
-            f"{source.name} raised {type(error).__name__}: {error} in {function.__name__}; mend the environment"
+            f"{source.name} raised {in_words(error)} in {function.__name__}; mend the environment"
         ) from error
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
+from steadyrl.common.checks import in_words
 from steadyrl.common.machine import Process, cores
 from steadyrl.environments.codecs import ObservationCodec
 from steadyrl.environments.returned import as_flag, as_info, as_parts, as_reward
@@ -263,7 +264,7 @@ def _sendable(error: BaseException) -> Exception:
         return MemoryError(str(error))
     if isinstance(error, SteadyrlError):
         return RolloutError(str(error))
-    return RolloutError(f"{type(error).__name__}: {error}")
+    return RolloutError(in_words(error))
 
 
 class _Apart(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -321,6 +322,12 @@ class _Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         except SystemExit as error:
             raise RolloutError(
                 f"the environment called sys.exit({error.code!r}); have it raise an error, or end the episode, instead"
+            ) from error
+        except (Exception, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # as asyncio's CancelledError
+            raise RolloutError(
+                f"the environment raised {in_words(error)}; have it raise an Exception instead"
             ) from error
         finally:
             self._process.end_child()

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv
 
+from steadyrl.common.checks import in_words
 from steadyrl.errors import CopyLostError, SteadyrlError, WrapperError
 
 _DYING = 5.0  # seconds within which a process whose pipe is closed has ended
@@ -45,7 +46,7 @@ class NamingLostCopies:
         if isinstance(envs, AsyncVectorEnv):
             _shut_down(envs, lost)
         which = f"copy {lost[0]}" if len(lost) == 1 else f"copies {list(lost)}"
-        said = str(error) if isinstance(error, SteadyrlError) else f"{type(error).__name__}: {error}"
+        said = str(error) if isinstance(error, SteadyrlError) else in_words(error)
         named = CopyLostError(
             f"{which} of {type(envs).__name__} died or raised ({said}). Its episode is lost and the batch is "
             "incomplete: close the environments, mend the cause, and start again"
