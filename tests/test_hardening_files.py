@@ -1292,3 +1292,28 @@ def test_an_interrupt_while_arrays_are_packed_stays_an_interrupt(monkeypatch, co
     buffer = io.BytesIO()
     (np.savez_compressed if compressed else np.savez)(buffer, **{name: loaded[name] for name in loaded.files})
     assert buffer.getvalue() == packed
+
+
+@pytest.mark.parametrize("limit", [2, 12])
+def test_blocks_whose_episodes_were_all_left_out_do_not_cost_the_trajectories(tmp_path, limit):
+    """Their empty arrays had another number of dimensions, which ended the run, and each --resume, in a ValueError."""
+    found = [
+        collect_episodes(
+            "CartPole-v1",
+            "uniform",
+            20,
+            seed=seed,
+            backend="serial",
+            block_size=1,
+            max_episode_steps=longest,
+            on_error="skip",
+            trajectories=True,
+            out=tmp_path / f"{seed}.npz",
+        )
+        for seed, longest in ((0, limit), (1, 500))
+    ]
+    assert len(found[0]) < 20 == len(found[1])
+    for part in (*found, found[0].merge(found[1]), found[1].merge(found[0])):
+        assert len(part.trajectories.actions) == part.lengths.sum()
+        assert part is found[0] or part.trajectories.actions.dtype == found[1].trajectories.actions.dtype
+    assert same(Episodes.load(tmp_path / "0.npz"), found[0])

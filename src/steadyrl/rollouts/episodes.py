@@ -217,7 +217,7 @@ def merge(parts: Sequence[Episodes]) -> Episodes:
     tracks = [part.trajectories for part in parts if part.trajectories is not None]
     together = None
     if tracks:
-        joined = (np.concatenate([getattr(track, name) for track in tracks]) for name in _TRACKS)
+        joined = (_joined([getattr(track, name) for track in tracks]) for name in _TRACKS)
         together = Trajectories(columns["lengths"], *joined)
     sums = [part.ages for part in parts if part.ages is not None]
     ages = AgeSums.merge(sums) if sums else None
@@ -225,6 +225,11 @@ def merge(parts: Sequence[Episodes]) -> Episodes:
     provenance["merged"] = runs
     skipped = tuple(entry for part in parts for entry in part.skipped)
     return Episodes(**columns, ages=ages, trajectories=together, skipped=skipped, provenance=provenance)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Return arrays one after the other; those of no episode, as where all were left out, do not know the shape."""
+    return np.concatenate([part for part in parts if len(part)] or parts)
 
 
 def _single_runs(provenance: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -384,7 +389,7 @@ class EpisodeFold:
             ages, notes = None, (*notes, "no sums at each age: observations are so large that their squares overflow")
         tracks = None
         if self._work.trajectories:
-            joined = (np.concatenate(parts) for parts in self._tracks.values())
+            joined = (_joined(parts) for parts in self._tracks.values())
             tracks = Trajectories(columns["lengths"], *joined)
         return Episodes(
             **columns,
