@@ -8,10 +8,11 @@ import subprocess
 import sys
 import time
 import unicodedata
+from xml.etree import ElementTree
 
 import pytest
 
-from steadyrl import audit_log, collect_episodes
+from steadyrl import Perturbation, audit_log, collect_episodes, gallery
 from steadyrl.cli import commands
 from steadyrl.common.figures import check_picture
 from steadyrl.common.files import locked
@@ -19,6 +20,7 @@ from steadyrl.common.tables import two_columns
 from steadyrl.common.terminal import clean, clean_line, console
 from steadyrl.diagnosis.episode_logs import read_episode_log
 from steadyrl.errors import FigureError, FileFormatError, RolloutError
+from steadyrl.exact.mixing_curves import mixing_curves
 from steadyrl.experiments.running import UNFINISHED, reproduce
 from steadyrl.lengths import read_lengths
 from test_reproduce import scripted
@@ -447,3 +449,13 @@ cli.main()
     (tmp_path / "command.py").write_text(code)
     done = subprocess.run([sys.executable, "-m", "command"], cwd=tmp_path, capture_output=True, check=False)
     assert done.returncode == 130
+
+
+@pytest.mark.parametrize("name", ["a$\\frac$", "a$b$", "\x1b[2J\n", os.fsdecode(b"\xff$x_$")])
+def test_a_file_name_in_a_picture_is_text(tmp_path, name):
+    """Between dollars it was taken for a formula, which ended in a traceback; control characters broke the svg."""
+    pictures = [tmp_path / "a.svg", tmp_path / "a.png"]
+    for picture in pictures:
+        mixing_curves(*gallery.corridor(), Perturbation(0.9), picture, title=f"{name}.npz")
+    assert clean_line(name).replace("\ufffd", "") in pictures[0].read_text()
+    ElementTree.parse(pictures[0])

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from steadyrl.common.detours import Perturbation
 from steadyrl.common.figures import PERTURBED, QUIET, RAW, check_picture, new_figure, save_figure
+from steadyrl.common.terminal import clean
 from steadyrl.exact.mixing import distances
 from steadyrl.exact.perturb import perturb
 from steadyrl.exact.process import LearningProcess
@@ -60,7 +61,8 @@ def mixing_curves(
     axes.set_xlim(0, time[-1])
     axes.set_xlabel("time in mean episode lengths, t / E[T]")
     axes.set_ylabel("distance to the steady state (total variation)")
-    axes.set_title(f"{title}\nE[T] = {mean:.4g}" if title else f"E[T] = {mean:.4g}", loc="left", fontsize=11)
+    heading = clean(f"{title}\nE[T] = {mean:.4g}" if title else f"E[T] = {mean:.4g}")
+    axes.set_title(heading, loc="left", fontsize=11, parse_math=False)  # dollars in a file name are dollars
     axes.legend(frameon=False)
     save_figure(figure, path, suffix)
 
