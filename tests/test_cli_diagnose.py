@@ -69,3 +69,18 @@ def test_wrong_arguments_exit_2_with_one_helpful_line_and_no_traceback(arguments
 
 def test_help_teaches():
     assert "steadyrl diagnose --from monitor.csv" in run("diagnose", "--help").stdout
+
+
+@pytest.mark.parametrize("name", ["report.html", "diagnosis.json", "lengths.txt"])
+def test_a_report_that_could_not_be_written_is_refused_before_any_episode(tmp_path, name):
+    """It was noticed at the end, when all episodes had been run, and none of the files after this one were written."""
+    (tmp_path / "report" / name).mkdir(parents=True)
+    result = run("diagnose", "CartPole-v1", "--backend", "serial", "--out", tmp_path / "report")
+    assert_one_helpful_line(result, f"'{name}' cannot be written there: it is a directory")
+    assert [path.name for path in (tmp_path / "report").iterdir()] == [name]
+
+
+def test_a_link_that_leads_nowhere_is_no_place_for_a_report(tmp_path):
+    (tmp_path / "link").symlink_to("nowhere")
+    result = run("diagnose", "CartPole-v1", "--backend", "serial", "--out", tmp_path / "link")
+    assert_one_helpful_line(result, "is a link to what is not there; name a directory")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from dataclasses import replace
@@ -15,7 +16,7 @@ import typer
 from steadyrl.cli.options import AsJson, Backend, Make, PolicyName, Seed, Workers, check_out, make_arguments
 from steadyrl.common.checks import check_seed
 from steadyrl.common.quiet import output_to_stderr
-from steadyrl.common.storage import locked, write_atomically
+from steadyrl.common.storage import locked, why_no_such_file, write_atomically
 from steadyrl.common.terminal import clean, console, say
 from steadyrl.diagnosis import analysis
 from steadyrl.diagnosis.report import write_report
@@ -24,6 +25,8 @@ from steadyrl.diagnosis.screen import print_diagnosis
 from steadyrl.diagnosis.selection import select_episodes
 from steadyrl.errors import RolloutError
 from steadyrl.lengths.files import read_lengths, write_lengths
+
+_FILES = ("report.html", "diagnosis.json", "lengths.txt")
 
 
 def diagnose(
@@ -178,10 +181,14 @@ def _lengths_code(source: list[str], column: str | None, taken: int, there: int,
 
 def _check_directory(out: Path) -> None:
     """Raise RolloutError if the report could not be written in the end, before anything is run."""
-    there = next(place for place in (out.absolute(), *out.absolute().parents) if place.exists())
+    there = next(place for place in (out.absolute(), *out.absolute().parents) if os.path.lexists(place))
     if not there.is_dir():
-        raise RolloutError(f"--out is {str(out)!r}, but {str(there)!r} is a file; name a directory for the report")
+        what = "a file" if there.exists() else "a link to what is not there"
+        raise RolloutError(f"--out is {str(out)!r}, but {str(there)!r} is {what}; name a directory for the report")
     check_out(out, there)
+    for name in _FILES if out.is_dir() else ():
+        if (reason := why_no_such_file(out / name)) is not None:
+            raise RolloutError(f"--out is {str(out)!r}, but {name!r} cannot be written there: {reason}; name another")
 
 
 def _show(found: Diagnosis, *, as_json: bool, paper: bool) -> None:
