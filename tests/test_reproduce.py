@@ -327,6 +327,17 @@ def test_a_damaged_or_outdated_result_is_an_error_that_says_what_to_do(tmp_path)
         page_of(named("figure-1")[0], outdated)
 
 
+def test_a_damaged_result_that_is_to_be_replaced_does_not_stop_the_run(tmp_path):
+    """It did after the first experiment, whose index could not be written, and the other ones did not run."""
+    first, second = (replace(scripted([]), name=name) for name in ("first", "second"))
+    (tmp_path / "second.npz").write_bytes(b"nonsense")
+    assert [page.name for page in reproduce([first, second], "quick", tmp_path)] == ["first", "second"]
+    (tmp_path / "second.npz").write_bytes(b"nonsense")
+    with pytest.raises(errors.FileFormatError, match="second"):
+        reproduce([first], "quick", tmp_path, known=[first, second])
+    assert (tmp_path / "first.html").exists()
+
+
 def test_verdicts_are_counted():
     yes, no, open_question = (Finding("c", "m", agrees) for agrees in (True, False, None))
     assert verdict([yes]) == "agrees"

@@ -89,7 +89,8 @@ def reproduce(
             folder.mkdir(parents=True, exist_ok=True)
             workspace = Workspace(seed, folder, backend, workers, address, progress, say)
             _run(experiment, scale, workspace, out, wanted)
-            write_index(known or experiments, out)
+            with contextlib.suppress(FileFormatError):  # a damaged result of another may be replaced by what follows
+                write_index(known or experiments, out)
         return write_index(known or experiments, out)
 
 
