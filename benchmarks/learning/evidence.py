@@ -142,8 +142,8 @@ def power() -> list[str]:
     return [
         f'"No difference found" is not "no difference". The smallest p that {len(SEEDS)} pairs can have is '
         f"{smallest:.4f}, corrected {smallest * tasks:.3f}; the next, {2 * smallest:.4f}, is {second:.3f} after one "
-        "task with the smallest. So a difference is found only where all pairs agree, or nearly all on several tasks. The "
-        "intervals say how large a difference may be."
+        "task with the smallest. So a difference is found only where all pairs agree, or nearly all on several tasks. "
+        "The intervals say how large a difference may be."
     ]
 
 
@@ -167,8 +167,8 @@ def mechanism_lines(results: dict[str, Any]) -> list[str]:
         "hold 8 groups of ages; changes are those of one update.",
         "",
         "Gradients at steady state and changes are measured at six updates of a run, which fall in the middle or at "
-        "the end of an episode in lockstep, and at no other phase of it. Of anytime's six batches only the first lacks a "
-        "group of ages, so that each number on absent ages is one update's there.",
+        "the end of an episode in lockstep, and at no other phase of it. Of anytime's six batches only the first lacks "
+        "a group of ages, so that each number on absent ages is one update's there.",
         "",
         "![Explained variance over training, and cosines with the gradient at steady state](evidence-mechanism.svg)",
         "",
@@ -252,8 +252,8 @@ def page(results: dict[str, Any]) -> str:
         "[protocol](../benchmarks/learning/protocol.md) was committed before the first of them. A return is that of 16",
         "fresh full episodes, averaged over ten moments of training; differences are paired by seed, with 95%",
         "intervals (bootstrap with ten pairs, Student's with fewer). No run is left out; seven were made again after",
-        "the code had changed (protocol, *Rows made again*). Parts with five seeds are judged by their intervals alone,",
-        "uncorrected, since no signed-rank test could reach 5% there.",
+        "the code had changed (protocol, *Rows made again*). Parts with five seeds are judged by their intervals",
+        "alone, uncorrected, since no signed-rank test could reach 5% there.",
         "",
         *power(),
         "",
