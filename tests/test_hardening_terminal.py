@@ -384,6 +384,25 @@ def test_a_command_in_a_deleted_directory_answers(tmp_path):
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "diagnose CartPole-v1 --episodes 50 --out a",
+        "collect CartPole-v1 --episodes 50 --out a.npz",
+        "train CartPole-v1 --updates 1 --out a",
+        "reproduce figure-1 --out a",
+    ],
+)
+def test_a_command_that_simulates_says_that_its_directory_was_deleted(tmp_path, words):
+    """It said "No such file or directory" without a name, or PyTorch or a simulator crashed."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    words = f"cd {gone} && rmdir {gone} && {sys.executable} -m steadyrl {words}"
+    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert "was started has been deleted" in " ".join(done.stderr.split())
+
+
 def test_an_object_that_an_interrupt_left_half_made_is_no_traceback():
     """As pyparsing's, when a signal comes while matplotlib is imported."""
     code = """

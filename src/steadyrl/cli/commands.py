@@ -77,12 +77,25 @@ class _ReaderGoneError(Exception):
     """The reader of the output has gone; Typer would make status 1 of a BrokenPipeError, which is `check`'s no."""
 
 
+def _require_a_folder() -> None:
+    """Raise RolloutError in a folder that has been deleted, where simulators and PyTorch crash."""
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise RolloutError(
+            "the folder in which this command was started has been deleted, and simulators crash in none; change to "
+            "another one (cd)"
+        ) from error
+
+
 def _own_exit_codes(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command that ends with 130 on Ctrl-C, and whose status no environment can decide by sys.exit."""
 
     @functools.wraps(command)
     def guarded(*arguments: Any, **options: Any) -> None:
         try:
+            if command not in (check, audit, audit_config) and not options.get("source"):  # what reads or computes
+                _require_a_folder()
             command(*arguments, **options)
             if sys.stdout is not None:
                 sys.stdout.flush()
