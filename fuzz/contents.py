@@ -113,6 +113,10 @@ def archives(folder: Path) -> dict[str, tuple[Content, Callable[[Content], Any]]
     )
     from steadyrl.common.storage import load_arrays, save_arrays
     from steadyrl.environments.codecs import action_codec, observation_codec
+    from steadyrl.experiments.catalogue import named
+    from steadyrl.experiments.experiment import Result
+    from steadyrl.experiments.pages import page_of, render_html
+    from steadyrl.experiments.running import draw, reproduce
     from steadyrl.lengths import read_lengths
     from steadyrl.policies.files import load_policy
     from steadyrl.policies.networks import random_gaussian_policy
@@ -159,6 +163,14 @@ def archives(folder: Path) -> dict[str, tuple[Content, Callable[[Content], Any]]
         folder / "run" / "checkpoint.npz",
         lambda path: train("CartPole-v1", more, out=path.parent, resume=True),
     )
+    [figure] = named("figure-1")
+    reproduce([figure], "quick", folder)
+
+    def told(path: Path) -> None:
+        result = Result.load(path)
+        render_html(page_of(figure, result), draw(figure, result, folder))
+
+    found["result of reproduce"] = archive("reproduction", folder / "figure-1.npz", told)
     random_gaussian_policy(2, (1,), seed=0).save(folder / "policy.safetensors")
     seen, acted = observation_codec(spaces.Box(-1, 1, (2,))), action_codec(spaces.Box(-1, 1, (1,)))
 

@@ -55,6 +55,9 @@ def kinds(folder: Path) -> dict[str, tuple[Path, Callable[[Path], Any], bool]]:
         train,
     )
     from steadyrl.environments.codecs import action_codec, observation_codec
+    from steadyrl.experiments.catalogue import named
+    from steadyrl.experiments.experiment import Result
+    from steadyrl.experiments.running import reproduce
     from steadyrl.policies.files import load_policy
     from steadyrl.policies.networks import random_gaussian_policy
     from steadyrl.rollouts.checkpoints import Checkpoint
@@ -114,6 +117,14 @@ def kinds(folder: Path) -> dict[str, tuple[Path, Callable[[Path], Any], bool]]:
 
     whole = (folder / "a.partial").stat().st_size
     found["collect's checkpoint (.partial)"] = (folder / "a.partial", blocks, True)
+
+    reproduce(named("figure-1"), "quick", folder)
+
+    def held(path: Path) -> Any:
+        result = Result.load(path)
+        return result.header(), {name: value.tobytes() for name, value in sorted(result.arrays.items())}
+
+    found["result of reproduce (.npz)"] = (folder / "figure-1.npz", held, True)
 
     lengths = episodes.lengths.tolist()
     (folder / "lengths.txt").write_text("\n".join(map(str, lengths)) + "\n")

@@ -40,6 +40,11 @@ from steadyrl.common.storage import array_digest, load_arrays, locked, save_arra
 from steadyrl.environments.codecs import action_codec, observation_codec
 from steadyrl.environments.sources import as_source, describe
 from steadyrl.errors import FileFormatError, ProcessError, RolloutError, TrainingError
+from steadyrl.experiments.catalogue import named
+from steadyrl.experiments.experiment import Result
+from steadyrl.experiments.pages import page_of, render_html
+from steadyrl.experiments.running import draw as draw_result
+from steadyrl.experiments.running import reproduce
 from steadyrl.lengths.files import read_lengths
 from steadyrl.policies.files import load_policy
 from steadyrl.policies.networks import random_gaussian_policy
@@ -1317,3 +1322,52 @@ def test_blocks_whose_episodes_were_all_left_out_do_not_cost_the_trajectories(tm
         assert len(part.trajectories.actions) == part.lengths.sum()
         assert part is found[0] or part.trajectories.actions.dtype == found[1].trajectories.actions.dtype
     assert same(Episodes.load(tmp_path / "0.npz"), found[0])
+
+
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory):
+    """A folder with the results of figure-1."""
+    out = tmp_path_factory.mktemp("reproduced")
+    reproduce(named("figure-1"), "quick", out)
+    return out
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"versions": None},
+        {"versions": {"numpy": 2}},
+        {"seed": "0"},
+        {"scale": "huge"},
+        {"numbers": []},
+        {"settings": {"epsilon": 1, "steps": 40}},
+        {"numbers": {}},
+        {"experiment": "table-1"},
+        {"arrays": {"raw chain": np.zeros((9, 9, 9))}},
+        {"arrays": {"raw distance": np.array("far")}},
+        {"arrays": {"raw terminal": np.zeros(0)}},
+    ],
+    ids=str,
+)
+def test_a_result_whose_digests_fit_but_not_its_content_is_refused(reproduced, tmp_path, changes):
+    """It raised whatever the numbers led to, as AttributeError or ZeroDivisionError, also on the command line."""
+
+    def page(path):
+        result = Result.load(path)
+        return render_html(page_of(named("figure-1")[0], result), draw_result(named("figure-1")[0], result, tmp_path))
+
+    header, arrays = load_arrays(reproduced / "figure-1.npz", "reproduction")
+    header = {name: value for name, value in (header | changes).items() if name not in ("arrays", "kind", "version")}
+    save_arrays(tmp_path / "figure-1.npz", "reproduction", header, arrays | changes.get("arrays", {}))
+    with pytest.raises(FileFormatError, match=r"figure-1\.npz.* make it again"):
+        page(tmp_path / "figure-1.npz")
+
+
+@pytest.mark.parametrize("name", ["figure-1.svg", "figure-1.npz", "index.html"])
+def test_a_directory_where_reproduce_will_write_is_noticed_before_the_run(tmp_path, name):
+    (tmp_path / name).mkdir()
+    ran = []
+    experiment = replace(named("figure-1")[0], run=lambda settings, workspace: ran.append(1))
+    with pytest.raises(RolloutError, match=rf"{re.escape(name)}' cannot be written \(it is a directory\)"):
+        reproduce([experiment], "quick", tmp_path)
+    assert not ran

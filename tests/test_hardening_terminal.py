@@ -449,6 +449,32 @@ cli.main()
     assert (done.stderr == "interrupted\n") == (status == 130)
 
 
+@pytest.mark.parametrize(("signalled", "status"), [(True, 130), (False, 2)])
+def test_an_interrupt_of_which_drawing_makes_another_error_does_not_blame_the_result(tmp_path, signalled, status):
+    code = f"""
+import os, signal, sys, time
+from steadyrl import cli, errors
+from steadyrl.cli import reproduce
+
+def draw(*_, **__):
+    try:
+        if {signalled}:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+    except KeyboardInterrupt:
+        pass
+    raise errors.FileFormatError("the result is damaged; delete it")
+
+sys.modules["steadyrl.cli.reproduce"].run_experiments = draw
+sys.argv[1:] = ["reproduce", "figure-1", "--out", "a"]
+cli.main()
+"""
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == status, done.stderr
+    assert ("delete it" in done.stderr) == (not signalled)
+
+
 def test_an_interrupted_command_ends_with_130_though_the_signal_came_inside_an_exec(tmp_path):
     """Python remembers such a signal (as of a dataclass in an import), and would end by SIGINT."""
     code = """

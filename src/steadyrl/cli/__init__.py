@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 _INTERRUPTING = ("SIGINT", "SIGTERM", "SIGHUP")
@@ -22,13 +21,15 @@ _interrupted = [False]
 """Whether the command ended with that status: Python would end by SIGINT if the signal came inside an exec, as of
 `dataclass` in some import, although it was dealt with."""
 
+_noted: list[int] = []
+"""Descriptors from which the numbers of signals are read."""
+
 
 def main() -> None:
     """Run the command line.
 
     Ctrl-C, SIGTERM and a closed terminal end it with one line, also while its modules are being imported.
     """
-    interrupted = None
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is finished is kept
         if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
@@ -36,7 +37,7 @@ def main() -> None:
         _leave_half_made()
         _open_streams()
         _reserve_answer()
-        interrupted = _note_signals()
+        _note_signals()
         atexit.register(_keep_the_status)  # what is registered first is called last
         from steadyrl.cli.commands import run
 
@@ -44,7 +45,7 @@ def main() -> None:
     except KeyboardInterrupt:
         _end_interrupted()
     except Exception:
-        if interrupted is not None and interrupted():
+        if interrupted():
             _end_interrupted()
         raise
     except SystemExit as error:
@@ -68,23 +69,24 @@ def _end_now() -> None:
     os._exit(_INTERRUPTED)
 
 
-def _note_signals() -> Callable[[], bool]:
-    """Return a function that tells whether a signal came that interrupts.
-
-    C++ code that calls Python (matplotlib's, for one) makes another error of a KeyboardInterrupt that comes inside.
-    """
+def _note_signals() -> None:
+    """Have the numbers of signals written to a pipe, for `interrupted`."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    _noted.append(reading)
 
-    def came() -> bool:
-        with contextlib.suppress(OSError):  # nothing came
-            numbers = {getattr(signal, name) for name in _INTERRUPTING if hasattr(signal, name)}
-            return not numbers.isdisjoint(os.read(reading, 4096))
-        return False
 
-    return came
+def interrupted() -> bool:
+    """Return whether a signal came that interrupts; it is told once.
+
+    C++ code that calls Python (matplotlib's, for one) makes another error of a KeyboardInterrupt that comes inside.
+    """
+    with contextlib.suppress(OSError):  # nothing came
+        numbers = {getattr(signal, name) for name in _INTERRUPTING if hasattr(signal, name)}
+        return any(not numbers.isdisjoint(os.read(reading, 4096)) for reading in _noted)
+    return False
 
 
 def _leave_half_made() -> None:

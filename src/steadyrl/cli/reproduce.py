@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
+from steadyrl.cli import interrupted
 from steadyrl.cli.options import Address, Workers
 from steadyrl.common.tables import add_row, columns
 from steadyrl.common.terminal import console, say
+from steadyrl.errors import FileFormatError
 from steadyrl.experiments.catalogue import EXPERIMENTS, named
 from steadyrl.experiments.pages import Page
 from steadyrl.experiments.running import cost_text
@@ -75,7 +77,9 @@ def reproduce(
             progress=True,
             say=say,
         )
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, FileFormatError) as error:
+        if isinstance(error, FileFormatError) and not interrupted():  # else drawing made such an error of a signal
+            raise
         say(f"interrupted; finished work is kept in {out}: repeat the command with --resume to continue from it")
         raise typer.Exit(130) from None
     _print_pages([page for page in pages if page.name in {experiment.name for experiment in chosen}], out)

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from steadyrl.common.checks import shown
 from steadyrl.common.storage import from_json, load_arrays, save_arrays, to_json, write_atomically
 from steadyrl.errors import FileFormatError
 from steadyrl.experiments.workspace import Workspace
@@ -23,6 +24,7 @@ from steadyrl.experiments.workspace import Workspace
 SCALES = ("quick", "laptop", "paper")
 
 _KIND = "reproduction"
+_HELD = {"experiment": str, "scale": str, "seed": int, "settings": dict, "numbers": dict, "versions": dict}
 
 
 @dataclass(frozen=True)
@@ -98,18 +100,18 @@ class Result:
             FileFormatError: if the file is damaged or holds something else.
         """
         header, arrays = load_arrays(path, _KIND)
-        try:
-            return cls(
-                header["experiment"],
-                header["scale"],
-                header["seed"],
-                header["settings"],
-                from_json(header["numbers"]),
-                arrays,
-                header["versions"],
+        for name, kind in _HELD.items():
+            if type(header.get(name)) is not kind:
+                there = shown(header[name]) if name in header else "missing"
+                raise FileFormatError(f"{os.fspath(path)!r} is not a whole result: {name} is {there}; make it again")
+        scale, versions = header["scale"], header["versions"]
+        if scale not in SCALES or not all(isinstance(number, str) for number in versions.values()):
+            raise FileFormatError(
+                f"{os.fspath(path)!r} has scale {shown(scale)} and versions {shown(versions)}, which no result has; "
+                "make it again"
             )
-        except KeyError as error:
-            raise FileFormatError(f"{os.fspath(path)!r} is not a whole result: {error} is missing") from error
+        numbers = from_json(header["numbers"])
+        return cls(header["experiment"], scale, header["seed"], header["settings"], numbers, arrays, versions)
 
 
 @dataclass(frozen=True)

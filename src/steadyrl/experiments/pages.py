@@ -6,11 +6,13 @@ The same content as HTML, self-contained and readable from disk, and as Markdown
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 
+from steadyrl.common.checks import in_words, shortened, shown
 from steadyrl.errors import FileFormatError
 from steadyrl.experiments.experiment import Experiment, Finding, Result
 
@@ -37,7 +39,7 @@ class Page:
 def page_of(experiment: Experiment, result: Result) -> Page:
     """Return the content of a result's page."""
     versions = ", ".join(f"{name} {number}" for name, number in sorted(result.versions.items()))
-    try:
+    with understood(experiment, result):
         return Page(
             name=experiment.name,
             title=experiment.title,
@@ -48,10 +50,20 @@ def page_of(experiment: Experiment, result: Result) -> Page:
             departures=experiment.departures(result),
             run=f"Scale {result.scale}, seed {result.seed}; {versions}.",
         )
-    except (KeyError, TypeError) as error:
+
+
+@contextlib.contextmanager
+def understood(experiment: Experiment, result: Result) -> Iterator[None]:
+    """Raise FileFormatError if a result holds other things than this version of its experiment writes."""
+    try:
+        if result.experiment != experiment.name:
+            raise ValueError(f"experiment: {shown(result.experiment)}")
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise FileFormatError(
-            f"the result {experiment.name}.npz was made by another version of steadyrl ({error} is not as expected); "
-            f"delete it, or make it again with: {result.command}"
+            f"the result {experiment.name}.npz was made by another version of steadyrl, or it is damaged "
+            f"({shortened(in_words(error), 200)} is not as expected); delete it, or make it again with: "
+            f"steadyrl reproduce {experiment.name} --scale {result.scale}"
         ) from error
 
 

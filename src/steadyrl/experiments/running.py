@@ -19,15 +19,25 @@ from typing import Any, TextIO
 from threadpoolctl import threadpool_limits
 
 from steadyrl.common.figures import check_picture, save_figure
-from steadyrl.common.storage import locked, write_atomically
+from steadyrl.common.storage import locked, why_no_such_file, write_atomically
 from steadyrl.errors import FileFormatError, RolloutError
 from steadyrl.experiments.experiment import SCALES, Experiment, Result, identity
-from steadyrl.experiments.pages import Page, page_of, render_html, render_index, render_markdown, render_markdown_index
+from steadyrl.experiments.pages import (
+    Page,
+    page_of,
+    render_html,
+    render_index,
+    render_markdown,
+    render_markdown_index,
+    understood,
+)
 from steadyrl.experiments.workspace import Workspace
 from steadyrl.rollouts.ray_tasks import connected
 
 UNFINISHED = ".unfinished"
 """Subfolder of the results for work in progress."""
+
+_SUFFIXES = ("npz", "json", "svg", "png", "html")
 
 
 def reproduce(
@@ -73,6 +83,7 @@ def reproduce(
     cluster = connected(address, workers) if backend == "ray" else contextlib.nullcontext()
     with locked(out), cluster:
         check_picture(out / "figure.png")
+        _check_names(experiments, out)
         _clear_finished(experiments, scale, out, seed)
         _refuse_to_replace(experiments, scale, out, seed)
         if not resume:
@@ -92,6 +103,15 @@ def reproduce(
             with contextlib.suppress(FileFormatError):  # a damaged result of another may be replaced by what follows
                 write_index(known or experiments, out)
         return write_index(known or experiments, out)
+
+
+def _check_names(experiments: Sequence[Experiment], out: Path) -> None:
+    """Raise RolloutError if a file could not be written at the end, before anything is run for it."""
+    names = [f"{experiment.name}.{suffix}" for experiment in experiments for suffix in _SUFFIXES]
+    for path in (out / name for name in (*names, "index.html")):
+        reason = why_no_such_file(path)
+        if reason is not None:
+            raise RolloutError(f"{str(path)!r} cannot be written ({reason}); delete it, or name another folder (--out)")
 
 
 def _run(experiment: Experiment, scale: str, workspace: Workspace, out: Path, wanted: dict[str, Any]) -> None:
@@ -156,7 +176,7 @@ def draw(experiment: Experiment, result: Result, out: Path) -> str:
         "font.size": 9.0,
         "font.family": "sans-serif",
     }
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context(style), understood(experiment, result):
         figure = experiment.draw(result)
         for suffix in (".svg", ".png"):
             save_figure(figure, out / f"{experiment.name}{suffix}", suffix)
