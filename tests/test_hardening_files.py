@@ -31,6 +31,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec, WrapperSpec
 
+import steadyrl
 from scripted import Dice, same
 from steadyrl import Episodes, LearningProcess, Samples, collect_episodes, collect_samples, gallery
 from steadyrl.cli.check import _load_policy
@@ -1371,3 +1372,19 @@ def test_a_directory_where_reproduce_will_write_is_noticed_before_the_run(tmp_pa
     with pytest.raises(RolloutError, match=rf"{re.escape(name)}' cannot be written \(it is a directory\)"):
         reproduce([experiment], "quick", tmp_path)
     assert not ran
+
+
+def test_a_report_that_cannot_be_written_whole_leaves_the_files_of_the_one_before(tmp_path, monkeypatch):
+    """An interrupt or a full disk between its files left the page of one run beside the numbers of another."""
+    before = steadyrl.diagnose_lengths([5, 6, 7, 9] * 20)
+    cli_diagnose = importlib.import_module("steadyrl.cli.diagnose")
+    cli_diagnose._write(before, tmp_path, tmp_path)
+    kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(lengths, episodes, path):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(cli_diagnose, "write_lengths", full)
+    with pytest.raises(OSError, match=r"No space left on device.*/lengths\.txt"):
+        cli_diagnose._write(steadyrl.diagnose_lengths([50, 60, 7, 9] * 20), tmp_path, tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == kept

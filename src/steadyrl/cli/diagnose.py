@@ -16,7 +16,7 @@ import typer
 from steadyrl.cli.options import AsJson, Backend, Make, PolicyName, Seed, Workers, check_out, make_arguments
 from steadyrl.common.checks import check_seed
 from steadyrl.common.quiet import output_to_stderr
-from steadyrl.common.storage import locked, why_no_such_file, write_atomically
+from steadyrl.common.storage import locked, why_no_such_file, write_atomically, written_atomically
 from steadyrl.common.terminal import clean, console, say
 from steadyrl.diagnosis import analysis
 from steadyrl.diagnosis.report import write_report
@@ -204,8 +204,13 @@ def _show(found: Diagnosis, *, as_json: bool, paper: bool) -> None:
 def _write(found: Diagnosis, out: Path, place: Path) -> None:
     """Write the report in `place`, which is where `out` was when the command began."""
     place.mkdir(parents=True, exist_ok=True)
-    with locked(place, patience=30.0):  # so that the three files are of one run
-        write_report(found, place / "report.html", command=clean(shlex.join(["steadyrl", *sys.argv[1:]])))
-        write_atomically(place / "diagnosis.json", json.dumps(found.as_json(), indent=2).encode())
-        write_lengths(found.lengths, found.episodes, place / "lengths.txt")
+    with (  # all three are replaced once all are written, and no other run writes there: so they are of one run
+        locked(place, patience=30.0),
+        written_atomically(place / "report.html") as page,
+        written_atomically(place / "diagnosis.json") as numbers,
+        written_atomically(place / "lengths.txt") as lengths,
+    ):
+        write_report(found, page, command=clean(shlex.join(["steadyrl", *sys.argv[1:]])))
+        write_atomically(numbers, json.dumps(found.as_json(), indent=2).encode())
+        write_lengths(found.lengths, found.episodes, lengths)
     say(f"wrote {out / 'report.html'}, diagnosis.json and lengths.txt")
