@@ -509,6 +509,22 @@ def test_a_hundred_thousand_episodes_of_a_thousand_environments_are_dealt_out(tm
     np.testing.assert_array_equal(np.sort(log.end), np.sort(ends.ravel()))
 
 
+@pytest.mark.parametrize("counted_from", [-1, 0, 1])
+@pytest.mark.parametrize("gap", [0, 1])
+def test_episodes_are_dealt_out_to_the_environments_that_ran_them(tmp_path, gap, counted_from):
+    """By chance many begin when one of another environment ended, and loggers differ in the first step's number."""
+    rng = np.random.default_rng(0)
+    for trial in range(100):
+        count, longest = int(rng.integers(1, 7)), int(rng.choice([2, 4, 10, 50]))
+        ran = []
+        for _ in range(count):
+            lengths = rng.integers(1 if trial % 2 else longest - 1, longest + 1, rng.integers(2, 12))
+            ran += list(zip((np.cumsum(lengths + gap) - lengths - gap).tolist(), lengths.tolist(), strict=True))
+        rows = sorted((count * (start + length + counted_from), length, 1.0) for start, length in ran)
+        log = read_episode_log(write(tmp_path / "log.csv", rows, "step,l,r"), num_envs=count)
+        assert sorted(zip(log.start.tolist(), log.length.tolist(), strict=True)) == sorted(ran), (trial, count)
+
+
 def test_a_summary_inside_staggered_environments_does_not_disturb_the_count():
     """A summary looks at what is counted in the very step in which a staggered environment is reset by its flag."""
     reports = []

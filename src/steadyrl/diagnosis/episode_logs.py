@@ -303,8 +303,10 @@ def _of_steps(table: _Table, file: Path, num_envs: int | None) -> EpisodeLog:
         raise FileFormatError(f"{file.name} has steps that are not numbers from 0 to 2^53")
     start = np.rint(table.steps / count).astype(np.int64) - table.lengths
     order = np.argsort(start, kind="stable")
-    gap = _gap(start, table.lengths)
-    env, gaps = _dealt(start, table.lengths, order, count, own, gap, lambda i: _overlap(table, file, count, i))
+    if own is None:
+        env, gaps = _dealt(start, table.lengths, order, count, lambda i: _overlap(table, file, count, i))
+    else:
+        env, gaps = own, _gaps_of_own(start, table.lengths, order, own, lambda i: _overlap(table, file, count, i))
     gap = int(bool(gaps) and float(np.median(gaps)) >= 1)
     free = np.zeros(count, dtype=np.int64)
     for i in order.tolist():
@@ -323,49 +325,75 @@ def _overlap(table: _Table, file: Path, count: int, i: int) -> FileFormatError:
     )
 
 
-def _gap(start: Counts, lengths: Counts) -> int:
-    """Return 1 if more episodes begin one step after the end of another than in the very step of an end, else 0."""
-    ends = np.unique(start + lengths)
-    return int(np.isin(start - 1, ends).sum() > np.isin(start, ends).sum())
-
-
 def _dealt(
-    start: Counts,
-    lengths: Counts,
-    order: Counts,
-    count: int,
-    own: Counts | None,
-    gap: int,
-    overlap: Callable[[int], Exception],
+    start: Counts, lengths: Counts, order: Counts, count: int, overlap: Callable[[int], Exception]
 ) -> tuple[Counts, list[int]]:
     """Return which environment ran each episode, and the steps between two episodes of one environment.
 
-    Where nobody says whose an episode is, it is that of an environment that became free just then, `gap` steps before
-    it began, or else of the one that became free last. Those that are free stand in a list in the order of that time,
-    so that finding one takes log(count) comparisons.
+    A reset takes a step or none; that is taken with which fewer episodes begin at another time than just after an
+    environment became free. (By chance many may begin where one of another environment has ended.)
     """
-    env, gaps = np.zeros(len(start), dtype=np.int64), []
-    free = [0] * count
-    waiting = [(0, -number) for number in range(count - 1, -1, -1)]
+    found, problem = [], None
+    for gap in (0, 1):
+        try:
+            found.append(_dealt_with(gap, start, lengths, order, count, overlap))
+        except FileFormatError as error:
+            problem = error
+            continue
+        if not found[-1][0]:
+            break
+    if not found:
+        assert problem is not None
+        raise problem
+    return min(found, key=lambda one: one[0])[1:]
+
+
+def _dealt_with(
+    gap: int, start: Counts, lengths: Counts, order: Counts, count: int, overlap: Callable[[int], Exception]
+) -> tuple[int, Counts, list[int]]:
+    """Return how many episodes do not begin `gap` steps after a free environment's last; then what `_dealt` returns.
+
+    An episode is that of an environment that became free just then, `gap` steps before it began, or else of the one
+    that became free last before it began, or in the step after. Those that are free stand in a list in the order of
+    that time, so that finding one takes log(count) comparisons.
+    """
+    env, gaps, strange = np.zeros(len(start), dtype=np.int64), [], 0
+    free: list[int | None] = [None] * count
+    first = min(int(start.min()), 0) - gap  # so that first episodes begin just then as well
+    waiting = [(first, -number) for number in range(count - 1, -1, -1)]
     begins, steps = start.tolist(), lengths.tolist()
     for i in order.tolist():
-        if own is None:
-            place = bisect_left(waiting, (begins[i] - gap + 1, -count)) - 1
-            if place < 0 or waiting[place][0] != begins[i] - gap:
-                place = bisect_left(waiting, (begins[i] + 2, -count)) - 1
-            if begins[i] < -1 or place < 0:
-                raise overlap(i)
-            number = -waiting.pop(place)[1]
-        else:
-            number = int(own[i])
-            if begins[i] < -1 or free[number] > begins[i] + 1:
-                raise overlap(i)
-        if free[number]:
-            gaps.append(begins[i] - free[number])
-        env[i], free[number] = number, begins[i] + steps[i]
-        if own is None:
-            insort(waiting, (free[number], -number))
-    return env, gaps
+        place = bisect_left(waiting, (begins[i] - gap + 1, -count)) - 1
+        if place < 0 or waiting[place][0] != begins[i] - gap:
+            strange += 1
+            place = bisect_left(waiting, (begins[i] + 1, -count)) - 1
+        if place < 0:
+            place = bisect_left(waiting, (begins[i] + 2, -count)) - 1
+        if begins[i] < -1 or place < 0:
+            raise overlap(i)
+        number = -waiting.pop(place)[1]
+        since, free[number] = free[number], begins[i] + steps[i]
+        if since is not None:
+            gaps.append(begins[i] - since)
+        env[i] = number
+        insort(waiting, (begins[i] + steps[i], -number))
+    return strange, env, gaps
+
+
+def _gaps_of_own(
+    start: Counts, lengths: Counts, order: Counts, own: Counts, overlap: Callable[[int], Exception]
+) -> list[int]:
+    """Return the steps between two episodes of one environment, where the file says whose they are."""
+    gaps, free = [], dict[int, int]()
+    begins, steps, envs = start.tolist(), lengths.tolist(), own.tolist()
+    for i in order.tolist():
+        since = free.get(envs[i])
+        if begins[i] < -1 or (since or 0) > begins[i] + 1:
+            raise overlap(i)
+        if since is not None:
+            gaps.append(begins[i] - since)
+        free[envs[i]] = begins[i] + steps[i]
+    return gaps
 
 
 def _sorted(
