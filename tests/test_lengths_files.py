@@ -248,6 +248,7 @@ def test_a_log_of_a_whole_training_drifts_and_its_end_is_found():
         assert "drift" in found.message
     steady = np.linspace(20, 500, 300).astype(int)  # no noise, and no end: only its last part is kept
     assert find_drift(steady).latest < 60
+    assert type(find_drift(steady).p_value) is float
 
 
 def test_a_change_of_spread_alone_is_a_drift():

@@ -228,7 +228,8 @@ def _test(lengths: NDArray[np.int64], level: float, rng: np.random.Generator) ->
     seen = splits.differences(splits.sums).max(axis=1)
     best = int(seen.argmax())
     above = sum(
-        float(splits.differences(rng.permutation(splits.sums)).max()) >= seen[best] - 1e-9 for _ in range(permutations)
+        float(splits.differences(rng.permutation(splits.sums)).max()) >= float(seen[best]) - 1e-9
+        for _ in range(permutations)
     )
     return (1 + above) / (1 + permutations), splits.start(best)
 
