@@ -504,3 +504,29 @@ def test_a_file_name_in_a_picture_is_text(tmp_path, name):
         mixing_curves(*gallery.corridor(), Perturbation(0.9), picture, title=f"{name}.npz")
     assert clean_line(name).replace("\ufffd", "") in pictures[0].read_text()
     ElementTree.parse(pictures[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "size"),
+    [(["diagnose", "--from", "log.txt"], "0"), (["diagnose", "--from", "log.txt"], "\u00b2"), (["--help"], "9" * 20)],
+)
+def test_a_terminal_of_an_impossible_size_is_one_of_unknown_size(tmp_path, arguments, size):
+    (tmp_path / "log.txt").write_text("10\n20\n" * 30)
+    unknown = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    known = unknown | {"COLUMNS": size, "LINES": size}
+    command = [sys.executable, "-m", "steadyrl", *arguments]
+    one, other = (
+        subprocess.run(command, capture_output=True, cwd=tmp_path, env=env, timeout=120) for env in (known, unknown)
+    )
+    assert one.returncode == 0, one.stderr
+    assert one.stdout == other.stdout != b""
+
+
+@pytest.mark.parametrize("command", [["diagnose", "--from", "log.txt"], ["train", "CartPole-v1"], ["reproduce", "all"]])
+def test_an_empty_name_is_not_the_folder_that_we_are_in(tmp_path, command):
+    (tmp_path / "log.txt").write_text("10\n20\n" * 30)
+    command = [sys.executable, "-m", "steadyrl", *command, "--out", ""]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.returncode == 2
+    assert "--out is an empty name" in done.stderr
+    assert os.listdir(tmp_path) == ["log.txt"]

@@ -25,7 +25,7 @@ from steadyrl.cli.diagnose import diagnose
 from steadyrl.cli.evaluate import evaluate
 from steadyrl.cli.reproduce import reproduce
 from steadyrl.cli.train import train
-from steadyrl.common.terminal import clean_line, never_fail_to_print, say, styled
+from steadyrl.common.terminal import clean_line, forget_impossible_sizes, never_fail_to_print, say, styled
 from steadyrl.errors import RolloutError, SteadyrlError
 
 _LONGEST = 2000  # letters of an error; values of thousands of digits are cut in the middle
@@ -130,6 +130,7 @@ for command in (check, collect, diagnose, audit, audit_config, train, evaluate, 
 def run() -> None:
     """Run the command line; what can go wrong outside steadyrl is said in a sentence, without a traceback."""
     never_fail_to_print()
+    forget_impossible_sizes()
     try:
         _run()
     except SystemExit as error:

@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from steadyrl.cli.options import AsJson, Backend, Make, PolicyName, Seed, Workers, check_out, make_arguments
+from steadyrl.cli.options import AsJson, Backend, Make, PolicyName, Seed, Workers, check_out, make_arguments, named_path
 from steadyrl.common.checks import check_seed
 from steadyrl.common.quiet import output_to_stderr
 from steadyrl.common.storage import locked, why_no_such_file, write_atomically, written_atomically
@@ -75,7 +75,9 @@ def diagnose(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Write report.html, diagnosis.json and lengths.txt to this directory, which is created if need be."
+            parser=named_path,
+            metavar="PATH",
+            help="Write report.html, diagnosis.json and lengths.txt to this directory, which is created if need be.",
         ),
     ] = None,
     paper: Annotated[

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from steadyrl.common.checks import as_path
 from steadyrl.common.storage import why_not_writable
 from steadyrl.errors import RolloutError
 
@@ -37,6 +38,14 @@ Make: TypeAlias = Annotated[
     typer.Option(help="KEY=VALUE argument for gymnasium.make, as in max_episode_steps=200; may be repeated."),
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def named_path(text: str) -> Path:
+    """Return the file or folder of that name; an empty name would be taken for the folder that we are in."""
+    try:
+        return Path(as_path("--out", text, RolloutError))
+    except RolloutError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def make_arguments(pairs: list[str] | None) -> dict[str, Any]:

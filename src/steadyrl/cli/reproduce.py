@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from steadyrl.cli import interrupted
-from steadyrl.cli.options import Address, Workers
+from steadyrl.cli.options import Address, Workers, named_path
 from steadyrl.common.tables import add_row, columns
 from steadyrl.common.terminal import console, say
 from steadyrl.errors import FileFormatError
@@ -26,9 +26,12 @@ def reproduce(
             help="'quick' (minutes for all), 'laptop' (about 80 minutes on 2 cores) or 'paper' (the paper's sizes)."
         ),
     ] = "quick",
-    out: Annotated[Path, typer.Option(help="The folder for results; it is created if it does not exist.")] = Path(
-        "results"
-    ),
+    out: Annotated[
+        Path,
+        typer.Option(
+            parser=named_path, metavar="PATH", help="The folder for results; it is created if it does not exist."
+        ),
+    ] = Path("results"),
     resume: Annotated[
         bool, typer.Option("--resume", help="Skip finished experiments in OUT and continue unfinished ones.")
     ] = False,

@@ -12,14 +12,19 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from steadyrl.cli.options import EnvironmentId, Make, make_arguments
+from steadyrl.cli.options import EnvironmentId, Make, make_arguments, named_path
 from steadyrl.common.tables import two_columns
 from steadyrl.common.terminal import console
 from steadyrl.errors import MissingExtraError
 from steadyrl.sspg.settings import CHOICES, HELP, Settings
 
 _Out = Annotated[
-    Path, typer.Option(help="Directory for policy, history and checkpoint; it is created if it does not exist.")
+    Path,
+    typer.Option(
+        parser=named_path,
+        metavar="PATH",
+        help="Directory for policy, history and checkpoint; it is created if it does not exist.",
+    ),
 ]
 _Policy = Annotated[Path | None, typer.Option(help="Policy file to start from; by default a new policy.")]
 _Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in OUT.")]

@@ -9,6 +9,7 @@ the latter. Styles are given as rich `Text`, never as markup.
 from __future__ import annotations
 
 import io
+import os
 import re
 import sys
 from typing import TYPE_CHECKING, Any
@@ -104,6 +105,18 @@ def never_fail_to_print() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+
+
+def forget_impossible_sizes() -> None:
+    """Have a terminal whose size is not given by a number of a few digits, 1 or more, be one of unknown size.
+
+    With no columns rich prints nothing, and it cannot deal with thousands of digits or with characters such as a raised
+    two, which Python takes for digits and not for numbers.
+    """
+    for name in ("COLUMNS", "LINES"):
+        size = os.environ.get(name, "80")
+        if not (size.isascii() and size.isdigit() and len(size) < 6 and int(size)):
+            del os.environ[name]
 
 
 class _Messages(io.FileIO):
