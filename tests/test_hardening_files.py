@@ -5,6 +5,7 @@ Every test here failed, or could not have been written, before the fault that it
 
 import argparse
 import collections
+import ctypes
 import dataclasses
 import functools
 import gc
@@ -14,6 +15,7 @@ import json
 import os
 import random
 import re
+import struct
 import subprocess
 import sys
 import time
@@ -706,6 +708,75 @@ def test_fingerprints_are_of_content():
     circle.append(circle)
     assert fingerprint(circle) == fingerprint(circle)
     assert "0x" not in readable_name(functools.partial(Dice, pause=object()))
+
+
+class Named(set):
+    def __init__(self, name):
+        self.name = name
+
+
+class NamedSlot(frozenset):
+    __slots__ = ("name",)
+
+    def __new__(cls, name):
+        made = super().__new__(cls)
+        made.name = name
+        return made
+
+
+class NamedArray(np.ndarray):
+    def __new__(cls, name):
+        made = np.zeros(2).view(cls)
+        made.name = name
+        return made
+
+
+def begun(n):
+    """Return a generator that has begun: what is left of its iterator is in no variable."""
+    made = (value for value in iter([1, 2, 3, 4][:n]))
+    next(made)
+    return made
+
+
+def library(name, *, path=None):
+    found = ctypes.CDLL(path)
+    found._name = name
+    return found
+
+
+UNSEEN = {
+    "memoryview": (memoryview(b"abcd")[:2], memoryview(b"abcd")[2:]),
+    "match": (re.search("a", "ba"), re.search("a", "aa")),
+    "struct": (struct.Struct("<i"), struct.Struct("<q")),
+    "property": (property(lambda self: 1), property(lambda self: 2)),
+    "ufunc": (np.frompyfunc(lambda x: x + 1, 1, 1), np.frompyfunc(lambda x: x + 2, 1, 1)),
+    "fill value": (np.ma.array([1, 2], fill_value=3), np.ma.array([1, 2], fill_value=4)),
+    "set": (Named(1), Named(2)),
+    "slot": (NamedSlot(1), NamedSlot(2)),
+    "array": (NamedArray(1), NamedArray(2)),
+    "generator": (begun(2), begun(3)),
+    "library": (library("libone.so"), library("libtwo.so")),
+}
+
+
+@pytest.mark.parametrize("kind", UNSEEN)
+def test_what_pickle_does_not_see_is_told_apart(kind):
+    one, other = UNSEEN[kind]
+    assert fingerprint(one) != fingerprint(other)
+    assert fingerprint(one) == fingerprint(one)
+
+
+def test_the_address_of_a_library_that_ctypes_loaded_does_not_enter(tmp_path):
+    """No run of an environment that steps a simulator of its own in C could be resumed."""
+    one, other = library("libwalk.so"), library("libwalk.so", path=scipy.sparse._sparsetools.__file__)
+    assert one._handle != other._handle
+    assert fingerprint(one) == fingerprint(other)
+    file = tmp_path / "libwalk.so"
+    file.write_bytes(b"one")
+    before = fingerprint(library(str(file)))
+    file.write_bytes(b"another")
+    os.utime(file, ns=(1, 1))
+    assert fingerprint(library(str(file))) != before
 
 
 def test_an_explicit_identity_takes_the_place_of_content():

@@ -14,12 +14,15 @@ Where content does not say it all (a simulator behind a handle, state that chang
 from __future__ import annotations
 
 import copyreg
+import ctypes
 import functools
+import gc
 import hashlib
 import io
 import os
 import pickletools
 import re
+import struct
 import sys
 import types
 import zipfile
@@ -34,6 +37,7 @@ from steadyrl.common.own_code import (
     imported_code,
     is_own,
     is_own_module,
+    library_content,
     module_of,
     names_handed_on,
     names_in,
@@ -56,6 +60,8 @@ _OF_EVERY_CLASS = (
 _OF_EVERY_MODULE = ("__name__", "__file__", "__package__", "__spec__", "__loader__", "__cached__", "__path__")
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _NUMBERED = re.compile(r"[./]___torch_mangle_\d+")  # of compiled modules: how many there were before
+_UNSEEN = (memoryview, re.Match, struct.Struct, ctypes.CDLL, property, super, np.ufunc, types.GeneratorType)
+_OF_EVERY_MASKED_ARRAY = tuple(vars(np.ma.array(0)))
 _GENERATORS = ("_np_random", "_np_random_seed")  # of Gymnasium's spaces: seeded by chance, reseeded before use
 
 
@@ -187,7 +193,10 @@ def _children(value: Any) -> Iterator[Any]:
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         yield from (_kind_of(value.dtype), value.shape, np.ascontiguousarray(value).tobytes())
         if isinstance(value, np.ma.MaskedArray):
-            yield np.ma.getmaskarray(value)
+            yield from (np.ma.getmaskarray(value), value.fill_value)
+        yield from _of_attributes(value)
+    elif isinstance(value, _UNSEEN):
+        yield from _of_unseen(value)
     elif isinstance(value, np.generic):
         yield from (_kind_of(value.dtype), value.tobytes())
     elif isinstance(value, types.ModuleType):
@@ -216,6 +225,7 @@ def _children(value: Any) -> Iterator[Any]:
         yield "os.environ"
     elif isinstance(value, set | frozenset):
         yield from sorted(value, key=_rough)
+        yield from _of_attributes(value)
     elif isinstance(value, tuple | list) and type(value) in (tuple, list):
         yield from value
     elif type(value) in (dict, types.MappingProxyType):
@@ -230,6 +240,38 @@ def _children(value: Any) -> Iterator[Any]:
 
 def _kind_of(dtype: np.dtype[Any]) -> str:
     return dtype.str if dtype.names is None else str(dtype)  # of fields, `str` has the names too
+
+
+def _of_attributes(value: Any) -> Iterator[Any]:
+    """Yield what a subclass has added to a set or an array."""
+    found = {name: part for name, part in getattr(value, "__dict__", {}).items() if name not in _OF_EVERY_MASKED_ARRAY}
+    for kind in type(value).__mro__:
+        slots = (name for name, part in vars(kind).items() if isinstance(part, types.MemberDescriptorType))
+        found |= {name: getattr(value, name, None) for name in slots}
+    if found:
+        yield found
+
+
+def _of_unseen(value: Any) -> Iterator[Any]:
+    """Yield what pickle does not see of an object that is not made in Python, or sees as an address."""
+    yield type(value)
+    if isinstance(value, memoryview):
+        yield from (value.format, value.shape, value.tobytes())
+    elif isinstance(value, re.Match):
+        yield from (value.re, value.string, value.pos, value.endpos, value.regs)
+    elif isinstance(value, struct.Struct):
+        yield value.format
+    elif isinstance(value, ctypes.CDLL):
+        yield library_content(value._name)
+    else:
+        if isinstance(value, np.ufunc):
+            yield from (value.__name__, value.nin, value.nout)
+        elif isinstance(value, types.GeneratorType) and value.gi_frame is not None:
+            yield from (value.gi_frame.f_lasti, value.gi_frame.f_locals)
+        for part in gc.get_referents(value):
+            if not isinstance(part, types.FrameType):
+                yield from _read(part, [])
+        yield from _of_attributes(value)
 
 
 def _of_tensor(value: Any) -> Iterator[Any]:

@@ -116,6 +116,12 @@ def compiled_content(value: Any) -> Iterator[str]:
         yield _digest_of_file(file)
 
 
+def library_content(name: str | None) -> str:
+    """Return what tells a library that ctypes loaded: the digest of its file, if it is one's own, or else its name."""
+    own = name is not None and os.path.isfile(name) and _is_own_file(os.path.abspath(name))
+    return _digest_of_file(str(name)) if own else os.path.basename(name or "")
+
+
 def _digest_of_file(file: str) -> str:
     """Return the SHA-256 of a file's content; "" if it is gone."""
     try:
