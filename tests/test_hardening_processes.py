@@ -33,10 +33,12 @@ from steadyrl.errors import (
     NonFiniteError,
     PolicyError,
     RolloutError,
+    StepTimeoutError,
     TrainingError,
+    WorkerLostError,
 )
 from steadyrl.policies.networks import UniformPolicy
-from steadyrl.rollouts import planning, ray_tasks
+from steadyrl.rollouts import planning, processes, ray_tasks
 
 HERE = str(Path(__file__).parent)
 
@@ -834,6 +836,42 @@ def test_an_environment_that_does_not_close_costs_no_result(tmp_path, fault, bac
     make = partial(Unwilling, fault, tmp_path / "made")
     assert evaluate(make, "uniform", steps=50, num_envs=2, backend=backend).report.steps == 50
     assert train(make, Settings(updates=1, num_envs=2, n_steps=8, backend=backend)).updates == 1
+
+
+class Elsewhere(Dice):
+    """Hangs, or ends its process, in the constructor or in close, but not in the process that asks for the run."""
+
+    def __init__(self, fault, where, asking):
+        super().__init__()
+        self.fault, self.where, self.asking = fault, where, asking
+        self.misbehave("constructor")
+
+    def close(self):
+        self.misbehave("close")
+
+    def misbehave(self, where):
+        if where == self.where and os.getpid() != self.asking:
+            if self.fault == "hang":
+                time.sleep(600)
+            os._exit(3)
+
+
+@pytest.mark.parametrize("where", ["constructor", "close"])
+@pytest.mark.parametrize("fault", ["hang", "exit"])
+def test_a_worker_that_hangs_or_ends_in_no_episode_blames_none(monkeypatch, fault, where):
+    """A constructor that hung in a worker hung the run; close blamed an episode, and advised to leave it out."""
+    if (fault, where) == ("hang", "constructor"):
+        monkeypatch.setattr(processes, "MAKING_SECONDS", 2.0)
+    make = partial(Elsewhere, fault, where, os.getpid())
+    how = {"backend": "processes", "workers": 1, "step_timeout": 1.0, "on_error": "skip"}
+    error, what = {
+        "hang": (StepTimeoutError, f"took longer than {2 if where == 'constructor' else 1} s"),
+        "exit": (WorkerLostError, "ended with code 3"),
+    }[fault]
+    with pytest.raises(error, match=f"{what} while .*Elsewhere.* was .*no episode is at fault.*{where}") as caught:
+        collect_episodes(make, "uniform", 4, block_size=2, **how)
+    assert caught.value.episode == -1
+    assert "on_error" not in str(caught.value)
 
 
 def test_a_step_timeout_holds_for_training_with_any_backend():

@@ -28,6 +28,10 @@ RESETS, RUNS, RESTS = 0, 1, 2
 """The state of a lane: at the next step it resets, takes a step, or does nothing."""
 
 
+MAKING, CLOSING, AFTER = -1, -2, -3
+"""What stands for the number of an episode while copies are made, while they are closed, and when none is left."""
+
+
 class Ending(NamedTuple):
     """The end of a lane's episode, or its failure."""
 
@@ -85,6 +89,12 @@ class Watch:
         if self.cuts and self.cuts.get(number, (-1, ""))[0] == step:
             raise CutError(self.cuts[number][1])
 
+    def apart(self, doing: int) -> None:
+        """Note that what begins, MAKING, CLOSING or AFTER, is no step of an episode."""
+        if self.beat is not None:
+            self.beat[0] = doing
+            self.beat[2] += 1
+
 
 class CutError(Exception):
     """Stands for a hang or a crash that happened at this step when the block was run before."""
@@ -99,7 +109,10 @@ class GymnasiumLanes:
         self._shape = codec.space.shape if codec.plain else None
         self._whole = codec.plain and codec.space.dtype.kind in "iu"  # then other types are looked at every time
         self._dtype: Any = codec.space.dtype if self._whole else None  # of observations that need no more checks
-        self._envs = [source.make() for _ in range(count)]
+        self._envs: list[Any] = []
+        for _ in range(count):
+            watch.apart(MAKING)
+            self._envs.append(source.make())
         self._process = Process()
         self.observations = np.zeros((count, codec.width))
         self.rewards = np.zeros(count)
@@ -167,7 +180,9 @@ class GymnasiumLanes:
 
     def replace(self, lane: int) -> bool:
         """Replace a copy that failed by a new one."""
+        self._watch.apart(CLOSING)
         close_quietly(self._envs[lane])
+        self._watch.apart(MAKING)
         self._envs[lane] = self._source.make()
         self.observations[lane] = 0.0
         return True
@@ -175,6 +190,7 @@ class GymnasiumLanes:
     def close(self) -> None:
         """Close all environments."""
         for env in self._envs:
+            self._watch.apart(CLOSING)
             close_quietly(env)
 
     def _reset(self, lane: int, ended: list[Ending]) -> None:

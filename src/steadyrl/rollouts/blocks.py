@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from steadyrl.common.checks import in_words
 from steadyrl.common.machine import Process
 from steadyrl.environments.codecs import ActionCodec, ObservationCodec
-from steadyrl.environments.lanes import GymnasiumLanes, Lanes, Watch
+from steadyrl.environments.lanes import AFTER, GymnasiumLanes, Lanes, Watch
 from steadyrl.environments.seeding import block_generator, episode_seeds
 from steadyrl.environments.sources import Source
 from steadyrl.errors import (
@@ -175,14 +175,14 @@ def run_block(
         for lanes in groups:
             lanes.close()
         process.end_child()
+    watch.apart(AFTER)
     arrays = collector.arrays()
     first: Episode | None = getattr(collector, "first", None)
     if index == 0 and task.check_repeatable and first is not None:
         seed = int(block.seeds[0])
         arrays["repeats"] = np.bool_(repeats(task.source, task.observations, task.actions, seed, first, watch))
     if asked is not None:
-        if beat is not None:
-            beat[0] = -1  # no step of an environment: it may take its time
+        watch.apart(AFTER)  # no step of an environment: it may take its time
         arrays["policy_repeats"] = np.bool_(asked.repeats())
     return {"block": index, "skipped": block.skipped, **arrays}
 

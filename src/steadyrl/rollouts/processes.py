@@ -22,7 +22,8 @@ from typing import Any
 
 import cloudpickle
 
-from steadyrl.errors import RolloutError, WorkerLostError
+from steadyrl.environments.lanes import AFTER, CLOSING, MAKING
+from steadyrl.errors import EpisodeError, RolloutError, StepTimeoutError, WorkerLostError
 from steadyrl.rollouts.blocks import Arrays, Block, Task
 from steadyrl.rollouts.engine import Failure
 from steadyrl.rollouts.schedule import Schedule
@@ -30,6 +31,15 @@ from steadyrl.rollouts.worker import BEAT_SIZE, RemoteError, shared_beat
 
 ATTEMPTS = 3
 """Number of workers that a block may lose before it counts as the cause."""
+
+MAKING_SECONDS = 300.0
+"""Seconds that making one copy of an environment may take where steps have a timeout, unless that is longer."""
+
+_APART = {
+    MAKING: ("while {name} was made", "the environment's constructor"),
+    CLOSING: ("while {name} was closed", "the environment's close method"),
+    AFTER: ("when all copies of {name} were closed", "the policy, or what the environment left running"),
+}
 
 _START = "from steadyrl.rollouts.worker import main; main()"
 
@@ -107,16 +117,22 @@ class Supervisor:
             assert worker.block is not None
             done.append((worker.block, answer[1]))
             worker.block = None
-        if self._timeout is not None:
-            for worker in list(self._workers):
-                if worker.block is not None and worker.silent_for() > self._timeout:
-                    self._worker_hung(worker, schedule)
+        for worker in list(self._workers):
+            limit = self._limit(worker)
+            if limit is not None and worker.block is not None and worker.silent_for() > limit:
+                self._worker_hung(worker, schedule)
         return done
 
     def stop(self) -> None:
         """Kill all workers, whose results are no longer needed."""
         for worker in list(self._workers):
             self._discard(worker)
+
+    def _limit(self, worker: Worker) -> float | None:
+        """Return the seconds that what a worker is doing may take, or None."""
+        if self._timeout is None or worker.beat[0] == AFTER:
+            return None
+        return max(self._timeout, MAKING_SECONDS) if worker.beat[0] == MAKING else self._timeout
 
     def _new_worker(self) -> Worker:
         worker = Worker(self._payload)
@@ -138,29 +154,44 @@ class Supervisor:
                 "and try backend='serial'"
             )
         else:
-            self._fail(worker, block, "crashed")
+            self._fail(worker, block, "crashed", how)
             del self._lost[block]
         schedule.give_back(block)
 
     def _worker_hung(self, worker: Worker, schedule: Schedule) -> None:
         block = worker.block
         assert block is not None
+        how = f"took longer than {self._limit(worker):g} s"
         worker.process.kill()
         self._discard(worker)
-        self._fail(worker, block, "hung")
+        self._fail(worker, block, "hung", how)
         schedule.give_back(block)
 
-    def _fail(self, worker: Worker, index: int, kind: str) -> None:
+    def _fail(self, worker: Worker, index: int, kind: str, how: str) -> None:
         """Raise the error, or have the block run again with the episode cut off where it hung or crashed."""
-        number, step = max(int(worker.beat[0]), 0), int(worker.beat[1])
+        number, step = int(worker.beat[0]), int(worker.beat[1])
+        if number < 0:  # there is no episode to leave out
+            raise self._error_apart(index, kind, number, how)
         block = Block.of(self._task, index)
         error = block.error(number, Failure(kind, step, ""))
-        before_any = worker.beat[0] < 0  # it fails while environments are made: there is no episode to leave out
-        uncertain = before_any or self._task.family == "envpool"  # which steps all lanes at once
+        uncertain = self._task.family == "envpool"  # which steps all lanes at once
         if self._task.on_error == "raise" or uncertain or (block.first + number) in self._cuts:
             raise error
         self._cuts[block.first + number] = (step, kind)
         self._note(f"block {index} runs again without episode {error.episode}, which {kind}")
+
+    def _error_apart(self, index: int, kind: str, doing: int, how: str) -> EpisodeError:
+        """Return the error about a worker that hung or crashed in no episode."""
+        name = self._task.source.name
+        while_it, where = _APART[doing]
+        longer = "allow longer with step_timeout (--step-timeout)"
+        advice = longer if kind == "hung" else "use fewer workers if memory ran out"
+        error = (StepTimeoutError if kind == "hung" else WorkerLostError)(
+            f"a worker process {how} {while_it.format(name=name)} [block {index}]; no episode is at fault, so none can "
+            f"be left out: repair {where}, or {advice}"
+        )
+        error.environment, error.block = name, index
+        return error
 
     def _discard(self, worker: Worker) -> None:
         worker.end()
@@ -196,15 +227,15 @@ class Worker:
         if self._greeting is not None:
             self.connection.send(self._greeting)
             self._greeting = None
-        self.beat[0] = -1
+        self.beat[0] = MAKING
         self.connection.send((block, cuts))
         self.block = block
         self._count, self._since = -1, time.monotonic()
 
     def silent_for(self) -> float:
-        """Return the seconds that the present step has lasted so far; 0 before the first step of a block."""
+        """Return the seconds that the present step, or making or closing a copy, has lasted so far."""
         count = int(self.beat[2])
-        if count != self._count or self.beat[0] < 0:
+        if count != self._count:
             self._count, self._since = count, time.monotonic()
         return time.monotonic() - self._since
 

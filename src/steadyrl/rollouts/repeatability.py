@@ -17,7 +17,7 @@ import numpy as np
 
 from steadyrl.common.machine import Process
 from steadyrl.environments.codecs import ActionCodec, ObservationCodec
-from steadyrl.environments.lanes import Watch
+from steadyrl.environments.lanes import CLOSING, MAKING, Watch
 from steadyrl.environments.returned import as_reward
 from steadyrl.environments.sources import Source, close_quietly
 from steadyrl.policies.networks import Policy
@@ -98,6 +98,7 @@ def repeats(
     write = observations.writer()
     row = np.zeros(observations.width)
     sent = actions.sent(first.actions)
+    watch.apart(MAKING)
     env, process = source.make(), Process()
     try:
         watch(0, 0)
@@ -116,6 +117,7 @@ def repeats(
         return False
     finally:
         process.end_child()
+        watch.apart(CLOSING)
         close_quietly(env)
     return True
 

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from steadyrl.environments.codecs import ActionCodec, ObservationCodec
-from steadyrl.environments.lanes import Ending, Watch
+from steadyrl.environments.lanes import CLOSING, MAKING, Ending, Watch
 
 
 class EnvPoolLanes:
     """Environments in EnvPool's threads, one per lane. Seeds are fixed when the pool is made; no lane ever stops."""
 
     def __init__(self, make: Callable[[], Any], codec: ObservationCodec, actions: ActionCodec, watch: Watch) -> None:
+        watch.apart(MAKING)
         self._pool = make()
         count = len(self._pool)
         self._codec, self._actions, self._watch = codec, actions, watch
@@ -57,4 +58,5 @@ class EnvPoolLanes:
 
     def close(self) -> None:
         """Stop the pool's threads."""
+        self._watch.apart(CLOSING)
         self._pool.close()
