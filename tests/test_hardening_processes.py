@@ -838,6 +838,45 @@ def test_an_environment_that_does_not_close_costs_no_result(tmp_path, fault, bac
     assert train(make, Settings(updates=1, num_envs=2, n_steps=8, backend=backend)).updates == 1
 
 
+class Countless(Dice):
+    """Its states are too many for unit vectors."""
+
+    def __init__(self, states):
+        super().__init__()
+        self.observation_space = spaces.Discrete(states)
+
+    def observe(self):
+        return self.steps
+
+
+@pytest.mark.parametrize("states", [1 << 40, 1 << 61])
+def test_states_too_many_for_memory_are_refused_with_words(states):
+    make = partial(Countless, states)
+    with pytest.raises(RolloutError, match="more memory than there is"):
+        collect_episodes(make, "uniform", 4, backend="serial")
+    with pytest.raises(RolloutError, match="more memory than there is"):
+        evaluate(make, "uniform", steps=8, num_envs=2, backend="serial")
+    with pytest.raises(PolicyError, match="more memory than there is"):
+        train(make, Settings(updates=1, num_envs=2, n_steps=8, backend="serial"))
+
+
+class Shallow(Dice):
+    def __init__(self, deepest):
+        super().__init__()
+        sys.setrecursionlimit(deepest)
+
+
+@pytest.mark.parametrize("deepest", [200, 5000])
+def test_a_constructor_may_raise_the_limit_of_recursion_but_not_lower_it(deepest):
+    """Training ended in a RecursionError somewhere in torch."""
+    before = sys.getrecursionlimit()
+    try:
+        assert len(collect_episodes(partial(Shallow, deepest), "uniform", 4, backend="serial")) == 4
+        assert sys.getrecursionlimit() == max(before, deepest)
+    finally:
+        sys.setrecursionlimit(before)
+
+
 class Elsewhere(Dice):
     """Hangs, or ends its process, in the constructor or in close, but not in the process that asks for the run."""
 

@@ -46,7 +46,13 @@ class ObservationCodec:
         """Return rows [B, width] as flattened observations [B, d]."""
         if not self.discrete:
             return rows
-        flat = np.zeros((len(rows), self.size))
+        try:
+            flat = np.zeros((len(rows), self.size))
+        except (MemoryError, ValueError) as error:
+            raise RolloutError(
+                f"observations are {self.space}, which a policy sees as vectors of {self.size:,} values: these take "
+                f"more memory than there is ({error}); wrap the environment so that they are a Box, or fewer"
+            ) from error
         flat[np.arange(len(rows)), rows[:, 0].astype(np.int64)] = 1.0
         return flat
 

@@ -7,6 +7,7 @@ the same environment there.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -43,7 +44,7 @@ class Source:
 
     def make(self) -> Any:
         """Return a new environment."""
-        process = Process()
+        process, deepest = Process(), sys.getrecursionlimit()
         try:
             env = self.factory()
         except SystemExit as error:
@@ -58,6 +59,8 @@ class Source:
             ) from error
         finally:
             process.end_child()
+            if sys.getrecursionlimit() < deepest:  # it may allow more, but not leave too little to everybody
+                sys.setrecursionlimit(deepest)
         if not isinstance(env, gymnasium.Env):
             raise RolloutError(
                 f"the function {self.name} returned {type(env).__name__}, not a gymnasium.Env; a vector environment "

@@ -275,7 +275,13 @@ def network(sizes: Sequence[int], *, rng: np.random.Generator, last_gain: float)
     layers = nn.ModuleList()
     for i, (n_in, n_out) in enumerate(itertools.pairwise(sizes)):
         gain = last_gain if i == len(sizes) - 2 else math.sqrt(2)
-        layer = nn.Linear(n_in, n_out, device="meta").to_empty(device="cpu")  # draws no random numbers
+        try:
+            layer = nn.Linear(n_in, n_out, device="meta").to_empty(device="cpu")  # draws no random numbers
+        except RuntimeError as error:  # so torch says that there is no memory
+            raise PolicyError(
+                f"a layer from {n_in:,} values to {n_out:,} takes more memory than there is; wrap the environment so "
+                "that its observations and actions have fewer values"
+            ) from error
         with torch.no_grad():
             layer.weight.copy_(torch.as_tensor(gain * _orthogonal(n_out, n_in, rng)))
             layer.bias.zero_()
