@@ -88,7 +88,7 @@ def test_the_same_seed_gives_the_same_bytes():
     ("study", "shows", "expected", "said"),
     [
         ("incomplete", lambda age, rng: age, None, "nobody can tell yet, the study goes on (docs/evidence.md)"),
-        ("no", lambda age, rng: age, None, "nobody can tell, no rule was found (docs/evidence.md)"),
+        ("no", lambda age, rng: age, None, "nobody can tell; on most tasks no difference was found (docs/evidence.md)"),
         ("yes", lambda age, rng: age, "yes", "yes, by the distance of observations (docs/evidence.md)"),
         ("yes", lambda age, rng: rng.normal(), "no", "no, by the distance of observations (docs/evidence.md)"),
     ],
@@ -115,7 +115,9 @@ def test_without_scikit_learn_the_rest_of_the_diagnosis_is_there_and_says_how_to
     assert found.as_json()["seen_ages"] is None
     assert found.mixing_time.value == np.inf
     assert 'pip install "steadyrl[diagnose]"' in dict(wording.rows(found))["age observed"]
-    assert "expected to matter" not in dict(wording.rows(found))
+    assert dict(wording.rows(found))["expected to matter"].startswith("nobody can tell")
+    monkeypatch.setattr(wording, "STUDY", "yes")
+    assert "without the distance of observations" in dict(wording.rows(found))["expected to matter"]
 
 
 def test_what_cannot_be_searched_is_left_out_with_a_reason():

@@ -158,6 +158,12 @@ def test_the_number_of_diagnose_predicts_only_if_gains_follow_it(study, slope, v
     assert short["prediction"]["verdict"] == "incomplete"
 
 
+def test_what_diagnose_says_of_most_tasks_is_so(study):
+    tasks = RESULTS["main"]["tasks"]
+    unseen = sum(study["verdicts"].outcome(row) == "no difference found" for row in tasks.values())
+    assert seen_ages.STUDY != "no" or 2 * unseen > len(tasks)  # wording.matters
+
+
 def test_harm_is_named(study):
     found = study["analysis"].analyse(made_up_rows(study, lambda run: -3.0 * (run.arm == "anytime")), over=False)
     one, two, *_ = study["verdicts"].verdicts(found)

@@ -159,10 +159,11 @@ def rows(found: Diagnosis) -> list[tuple[str, str]]:
 def age_rows(found: Diagnosis) -> list[tuple[str, str]]:
     """Return how much of the age shows in observations, and whether that is expected to matter, as names and text."""
     seen, name = found.seen_ages, "age observed"
+    matter = [("expected to matter", matters(found))] if found.enough else []
     if seen is None:
-        return [(name, found.unseen_ages)] if found.unseen_ages else []
+        return [(name, found.unseen_ages), *matter] if found.unseen_ages else matter
     text = f"{seen.accuracy:.0%} told right (chance {seen.chance:.0%}); distance {_within(seen.distance)}"
-    return [(name, f"{text}, ages {seen.bound:.0%}"), ("expected to matter", matters(found))]
+    return [(name, f"{text}, ages {seen.bound:.0%}"), *matter]
 
 
 def seen_ages_text(found: Diagnosis) -> str:
@@ -188,7 +189,9 @@ def matters(found: Diagnosis) -> str:
     if expected is not None:
         return f"{expected}, by the distance of observations (docs/evidence.md)"
     if STUDY == "no":
-        return "nobody can tell, no rule was found (docs/evidence.md)"
+        return "nobody can tell; on most tasks no difference was found (docs/evidence.md)"
+    if STUDY == "yes":
+        return "nobody can tell without the distance of observations (docs/evidence.md)"
     return "nobody can tell yet, the study goes on (docs/evidence.md)"
 
 
