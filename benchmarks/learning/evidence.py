@@ -25,13 +25,12 @@ PARTS = {
 
 
 SETTINGS = {
-    "regimes": "256 environments",
     "a2c": "A2C",
     "few": "8 environments",
     "normalised": "VecNormalize",
     "end-rewards": "rewards at the end",
 }
-"""How the headline names the other settings."""
+"""How the headline names the other settings; those of regimes have their n_steps in their names."""
 
 
 def planned() -> dict[str, list[Run]]:
@@ -89,15 +88,18 @@ def uncorrected(results: dict[str, Any]) -> str:
 
 def elsewhere(results: dict[str, Any]) -> str:
     """Return where the intervals of the other settings speak for or against it, or "" if none does."""
-    found: dict[str, list[str]] = {"better": [], "worse": []}
+    found: dict[str, dict[str, list[str]]] = {"better": {}, "worse": {}}
     for part, rows in results["others"].items():
         for name, row in rows.items() if part != "no-bootstrap" else ():
             where = {"above": "better", "below": "worse"}.get(sign(row))
             if where:
-                task, _, rest = name.partition(", ")
-                found[where].append(f"{task} ({SETTINGS[part]}{', ' + rest if part == 'regimes' else ''})")
-    said = [f"{kind} on {', '.join(names)}" for kind, names in found.items() if names]
-    return f" In other settings (five seeds, 95% intervals) it is {' and '.join(said)}." if said else ""
+                task, _, steps = name.partition(", ")
+                found[where].setdefault(task, []).append(SETTINGS.get(part, steps))
+    said = []
+    for kind, tasks in found.items():
+        named = [f"{task} ({', '.join(settings)})" for task, settings in tasks.items()]
+        said += [f"{kind} on {', '.join(named)}"] if named else []
+    return f" In other settings (five seeds, 95% intervals, uncorrected): {'; '.join(said)}." if said else ""
 
 
 def first_screen(results: dict[str, Any], folder: str) -> str:
