@@ -136,7 +136,7 @@ def test_a_study_as_predicted_is_found_so(study):
     explained = "fair batches: HalfCheetah-v5, CartpoleSwingup-v1, Swimmer-v5"
     assert five.why == f"{explained}; no gain to explain: BallInCupCatch-v1, Hopper-v5"
     assert six.verdict in ("holds", "does not hold")
-    assert "gain was found on 4 of 14 tasks" in study["evidence"].headline(found)
+    assert "after correction for 14 tasks a gain was found on 4, harm on 0," in study["evidence"].headline(found)
     assert study["evidence"].headline(found).startswith("**On most tasks it was not found to help.**")
     assert "evidence-main.svg" in study["evidence"].first_screen(found, "docs/")
     assert len(study["evidence"].first_screen(found, "docs/").splitlines()) <= 2  # the README has room for two lines

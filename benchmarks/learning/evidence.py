@@ -7,7 +7,7 @@ from typing import Any
 
 from beside import MECHANISM_RUNS, PARALLEL_SEEDS, PARALLEL_SIZES, PARALLEL_TASKS
 from runs import BOTH, SEEDS, TASKS, Run, plan
-from tables import TITLES, arm_tables, cells, comparison, main_tables, number, prediction_table, table
+from tables import TITLES, arm_tables, cells, comparison, fallen, main_tables, number, prediction_table, table
 from verdicts import LEVEL, WAITING, outcome, sign, verdicts
 
 MARKS = ("<!-- What follows is written by `python benchmarks/learning/analysis.py`. -->", "<!-- Up to here. -->")
@@ -61,16 +61,11 @@ def headline(results: dict[str, Any]) -> str:
         "It was found to help on most tasks." if 2 * gains > total else "**On most tasks it was not found to help.**"
     )
     text = (
-        f"{first} PPO with 256 environments x 8 steps, {len(SEEDS)} paired seeds: a gain was found on {gains} of "
-        f"{total} tasks, harm on {harms}; on {kinds['no difference found']} no difference was found."
+        f"{first} PPO with 256 environments x 8 steps, {len(SEEDS)} paired seeds, nothing normalised: after correction "
+        f"for {total} tasks a gain was found on {gains}, harm on {harms}, no difference on "
+        f"{kinds['no difference found']}."
     )
-    text += uncorrected(results)
-    overall = results["main"]["over tasks"]
-    if overall:
-        value, low, high = overall["probability of improvement"]
-        text += f" Over these tasks a run with it is better than one without with probability {value:.2f} "
-        text += f"({low:.2f} to {high:.2f})."
-    return text + elsewhere(results)
+    return text + uncorrected(results) + not_lost(results) + elsewhere(results)
 
 
 def uncorrected(results: dict[str, Any]) -> str:
@@ -82,8 +77,20 @@ def uncorrected(results: dict[str, Any]) -> str:
         "harm": [task for task, (_, high) in clear.items() if high < 0],
     }
     said = [f"{kind} on {', '.join(names)}" for kind, names in found.items() if names]
-    start = f" Task by task (95% interval, p below {LEVEL:g}), without the correction for {len(tasks)} tasks"
-    return f"{start}: {' and '.join(said)}." if said else ""
+    start = f" Before it (95% interval, p below {LEVEL:g}): "
+    return f"{start}{' and '.join(said)}." if said else ""
+
+
+def not_lost(results: dict[str, Any]) -> str:
+    """Return on which tasks a gain is return that was not lost, or "" if there is none."""
+    tasks = results["main"]["tasks"]
+    found = [task for task, row in tasks.items() if row["interval"][0] > 0 and row["p"] < LEVEL and fallen(row)]
+    return (
+        f" On {' and '.join(found)} the gain is return that was not lost: without it, training ended below its first "
+        "evaluation."
+        if found
+        else ""
+    )
 
 
 def elsewhere(results: dict[str, Any]) -> str:
@@ -124,7 +131,10 @@ def missing_part(results: dict[str, Any]) -> list[str]:
     cells_there = results["parallel rows"]
     wanted = len(PARALLEL_TASKS) * len(PARALLEL_SIZES) * len(BOTH) * PARALLEL_SEEDS
     lines.append(cells("parallel", "JAX, 1,024 and 4,096 environments", str(cells_there), str(wanted), "10"))
-    lines += ["", f"The runs of rows.jsonl took {results['hours']:.1f} hours in all, as clocks on the wall add up."]
+    lines += [
+        "",
+        f"The runs of rows.jsonl took {results['hours']:.1f} hours by the clock, two or more beside each other.",
+    ]
     if results["core seconds of a run"] is not None:
         total = results["core seconds of a run"] * len(plan()) / 3600
         lines[-1] += (
@@ -144,7 +154,7 @@ def power() -> list[str]:
     return [
         f'"No difference found" is not "no difference". The smallest p that {len(SEEDS)} pairs can have is '
         f"{smallest:.4f}, corrected {smallest * tasks:.3f}; the next, {2 * smallest:.4f}, is {second:.3f} after one "
-        "task with the smallest. So a difference is found only where all pairs agree, or nearly all on several tasks. "
+        "task with the smallest. So only a difference in which (nearly) all pairs agree is found. "
         "The intervals say how large a difference may be."
     ]
 
@@ -196,7 +206,7 @@ def parallel_lines(results: dict[str, Any]) -> list[str]:
     found = results["parallel"]
     if not found:
         return [*lines, "No cell is complete yet (`benchmarks/learning/parallel.py`)."]
-    lines += table("task, environments x steps", "as it is", "anytime", "difference", "wins", "corrected p")
+    lines += table("task, environments x steps", "as it is", "anytime", "difference", "anytime higher", "corrected p")
     lines += [comparison(name, row) for name, row in found.items()]
     wanted = [f"{task}, {n:,} x {steps}" for n, steps in PARALLEL_SIZES for task in PARALLEL_TASKS]
     lacking = [name for name in wanted if name not in found]
@@ -237,7 +247,7 @@ def other_lines(others: dict[str, Any]) -> list[str]:
     ]
     for part, found in others.items():
         two = ("anytime", "truncations taken for ends") if part == "no-bootstrap" else ("as it is", "anytime")
-        lines += ["", f"### {TITLES[part]}", "", *table("task", *two, "difference", "wins", "p")]
+        lines += ["", f"### {TITLES[part]}", "", *table("task", *two, "difference", f"{two[1]} higher", "p")]
         lines += [comparison(name, row) for name, row in found.items()]
     return lines
 
@@ -249,13 +259,22 @@ def page(results: dict[str, Any]) -> str:
         "",
         headline(results),
         "",
+        "*As it is*: all environments are reset together. *Anytime*: steadyrl's default, the one line of the",
+        "README. Other arms: *designed*, one planned truncation of each environment; *counters*, random step",
+        "counters at the start (rsl_rl's way); *blocks*, groups restarted one after the other; *full length*, 2",
+        "environments x 1,024 steps; *random choice*, as many truncations as anytime at the same times, whatever",
+        "the age; *lockstep restarts*, about as many restarts, of all environments at once.",
+        "",
         f"This page is written by `python benchmarks/learning/analysis.py` from {results['rows']} rows of",
-        "[rows.jsonl](../benchmarks/learning/rows.jsonl), each of which has its settings, seed and versions; the",
-        "[protocol](../benchmarks/learning/protocol.md) was committed before the first of them. A return is that of 16",
-        "fresh full episodes, averaged over ten moments of training; differences are paired by seed, with 95%",
-        "intervals (bootstrap with ten pairs, Student's with fewer). No run is left out; seven were made again after",
-        "the code had changed (protocol, *Rows made again*). Parts with five seeds are judged by their intervals",
-        "alone, uncorrected, since no signed-rank test could reach 5% there.",
+        "[rows.jsonl](../benchmarks/learning/rows.jsonl), each of which has its settings, seed and versions, and",
+        "for two sections from mechanism.json and parallel.jsonl beside it. Questions and predictions are in the",
+        "[protocol](../benchmarks/learning/protocol.md), committed before the first row; rules that were added",
+        "later are marked there. A return is that of 16 fresh full episodes, averaged over ten moments of",
+        "training (JAX: 32, five); differences are paired by seed, with 95% intervals (bootstrap with ten pairs,",
+        "Student's with fewer). None of these rows is left out; seven were made again after the code had changed,",
+        "and the runs of the mechanism as a whole (protocol, *Rows made again* and *thrown away*). Parts with",
+        "five seeds are judged by their intervals alone, uncorrected, since no signed-rank test could reach 5%",
+        "there. *Scaled* is in units of the task's range: that of its last returns over all runs of main.",
         "",
         *power(),
         "",

@@ -12,7 +12,7 @@ from study import HERE
 from steadyrl.common.figures import PERTURBED, QUIET, RAW, new_figure, save_figure
 
 DOCS = HERE.parents[1] / "docs"
-UNITS = "in units of the task's range (95% intervals, uncorrected; in colour where they leave out 0)"
+UNITS = "in units of the task's range (95% intervals, uncorrected; blue above 0, red below)"
 
 
 def draw_main(tasks: dict[str, Any]) -> None:
@@ -38,10 +38,10 @@ def draw_differences(axes: Any, rows: dict[str, Row], span: dict[str, float]) ->
     """Draw paired differences with their intervals, one below the other, each in units of its task's range."""
     for i, (name, row) in enumerate(rows.items()):
         value, low, high = (x / span[name] for x in (row["difference"], *row["interval"]))
-        colour = QUIET if low <= 0 <= high else PERTURBED
+        colour = PERTURBED if low > 0 else RAW if high < 0 else QUIET
         axes.plot([low, high], [-i, -i], color=colour, linewidth=2)
         axes.plot([value], [-i], "o", color=colour, markersize=5)
-    axes.axvline(0, color=RAW, linewidth=1)
+    axes.axvline(0, color="black", linewidth=0.7)
     axes.set_yticks([-i for i in range(len(rows))], list(rows))
     axes.set_ylim(0.4 - len(rows), 0.6)
     axes.tick_params(labelsize=8)
@@ -79,7 +79,7 @@ def draw_others(others: dict[str, Any], tasks: dict[str, Any], titles: dict[str,
     for ax, (part, found) in zip(axes, others.items(), strict=False):
         draw_differences(ax, found, {name: tasks[name.partition(",")[0]]["span"] for name in found})
         ax.set_title(titles[part], fontsize=9)
-    figure.supxlabel(f"difference, {UNITS}", fontsize=9)
+    figure.supxlabel(f"difference, each panel with its own scale, {UNITS}", fontsize=9)
     save_figure(figure, DOCS / "evidence-others.svg", ".svg")
 
 
