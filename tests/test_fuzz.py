@@ -59,7 +59,7 @@ def test_files_with_impossible_content_are_refused(tmp_path):
     short = trial("contents", tmp_path, 12)
     contents.attack(short)
     assert not short.findings
-    assert len(short.tried) == 8
+    assert len(short.tried) == 9
 
 
 def test_a_process_that_crashes_is_a_finding(tmp_path):
