@@ -233,7 +233,18 @@ def arm_lines(arms: dict[str, Any]) -> list[str]:
     if not arms:
         return []
     picture = "![What each arm gains over as it is, with its interval, task by task](evidence-arms.svg)"
-    return ["", "## All arms", "", picture, *arm_tables(arms)]
+    return ["", "## All arms", "", beside_anytime(arms), "", picture, *arm_tables(arms)]
+
+
+def beside_anytime(arms: dict[str, Any]) -> str:
+    """Return which arms the intervals set above anytime, and which below it."""
+    found: dict[str, list[str]] = {"above": [], "below": []}
+    for task, rows in arms.items():
+        for side, said in found.items():
+            named = [arm for arm, row in rows.items() if sign(row.get("against anytime")) == side]
+            said += [f"{', '.join(named)} on {task}"] if named else []
+    better, worse = ("; ".join(said) or "none" for said in found.values())
+    return f"Above anytime, by intervals that are not corrected: {better}. Below it: {worse}."
 
 
 def other_lines(others: dict[str, Any]) -> list[str]:

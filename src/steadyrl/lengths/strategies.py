@@ -11,6 +11,9 @@ leaves things as they are where lockstep is harmless:
 - a single environment has no other to be in lockstep with;
 - every batch covers so many episodes that it shows all ages alike, whatever the phase;
 - lockstep fades by itself within the first batch, or soon enough that no way would save a thousandth of H.
+
+It ranks by fair batches alone. The study of learning (docs/evidence.md) found no rule by which lengths, environments or
+steps tell beforehand who learns more from them, so none is in it.
 """
 
 from __future__ import annotations
