@@ -8,7 +8,7 @@ from typing import Any
 from beside import MECHANISM_RUNS, PARALLEL_SEEDS, PARALLEL_SIZES, PARALLEL_TASKS
 from runs import BOTH, SEEDS, TASKS, Run, plan
 from tables import TITLES, arm_tables, cells, comparison, fallen, main_tables, number, prediction_table, table
-from verdicts import LEVEL, WAITING, outcome, sign, verdicts
+from verdicts import FAIR_ARMS, LEVEL, WAITING, explanation, outcome, sign, verdicts
 
 MARKS = ("<!-- What follows is written by `python benchmarks/learning/analysis.py`. -->", "<!-- Up to here. -->")
 """What stands before and after the generated part of README.md and docs/index.md."""
@@ -244,7 +244,19 @@ def beside_anytime(arms: dict[str, Any]) -> str:
             named = [arm for arm, row in rows.items() if sign(row.get("against anytime")) == side]
             said += [f"{', '.join(named)} on {task}"] if named else []
     better, worse = ("; ".join(said) or "none" for said in found.values())
-    return f"Above anytime, by intervals that are not corrected: {better}. Below it: {worse}."
+    text = f"Above anytime, by intervals that are not corrected: {better}. Below it: {worse}."
+    unforeseen = [
+        task
+        for task, rows in arms.items()
+        if explanation(rows) == "neither fits"
+        and any(sign(rows[arm].get("against anytime")) == "above" for arm in FAIR_ARMS)
+    ]
+    if unforeseen:
+        text += (
+            f" On {', '.join(unforeseen)} neither explanation fits by the protocol's rule, which asks for arms that do "
+            "as well as anytime, and did not foresee any above it."
+        )
+    return text
 
 
 def other_lines(others: dict[str, Any]) -> list[str]:
