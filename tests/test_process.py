@@ -21,10 +21,28 @@ from steadyrl import (
     stationary_distribution,
     uniform_policy,
 )
+from steadyrl.common.storage import load_arrays, save_arrays
 from steadyrl.errors import AccuracyError, FileFormatError, PolicyError, ProcessError
 from steadyrl.exact import gallery
 
 LOOP = np.array([[[0.0, 1.0], [1.0, 0.0]]])
+
+
+def test_a_small_file_does_not_ask_for_gigabytes(tmp_path, monkeypatch):
+    """A header of a few bytes could ask for 2^31 pairs of state and step."""
+    process, path = gallery.corridor()[0], tmp_path / "p.npz"
+    process.save(path)
+    header, arrays = load_arrays(path, "learning process")
+    save_arrays(path, "learning process", {**header, "time_limit": 10**8}, arrays)
+    with pytest.raises(FileFormatError, match="gigabytes"):
+        LearningProcess.load(path)
+    save_arrays(path, "learning process", {**header, "time_limit": 10**4}, arrays)
+    limited = LearningProcess.load(path)
+    limited.save(path)
+    assert LearningProcess.load(path).digest == limited.digest
+    monkeypatch.setattr("steadyrl.exact.process._MOST_SAVED", 100)
+    with pytest.raises(ProcessError, match="gigabytes"):  # what could not be loaded is not saved either
+        limited.save(path)
 
 
 def test_dense_and_sparse_transitions_give_the_same_process():

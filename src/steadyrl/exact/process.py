@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from steadyrl.common.checks import shown, whole_number
 from steadyrl.common.storage import load_arrays, save_arrays
-from steadyrl.errors import FileFormatError, ProcessError
+from steadyrl.errors import FileFormatError, ProcessError, SteadyrlError
 from steadyrl.exact import time_limits as time_limit_layers
 from steadyrl.exact.rewards import expected, reset_reward
 from steadyrl.exact.time_limits import Layers
@@ -46,6 +46,8 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 _MOST_STATES = 2**31 - 1
+_MOST_SAVED = 2**25
+"""A file of a few kilobytes may hold a process of so many states and steps: with two actions, about 1 GiB of memory."""
 
 
 class LearningProcess:
@@ -321,6 +323,8 @@ class LearningProcess:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the process to an npz file without pickle; the file is replaced only once the new one is complete."""
+        if self._layers is not None:
+            _require_saved_size(self._layers.base, self._layers.limit, ProcessError)
         save_arrays(path, "learning process", *self._content())
 
     @property
@@ -368,8 +372,10 @@ class LearningProcess:
             names = arrays["names"].tolist() if "names" in arrays else None
             kept_out = {kind: arrays[kind].tolist() for kind in ("null", "nonterminal") if kind in arrays}
             process = cls(matrices, arrays["rewards"], arrays["initial"], names=names, **kept_out)
-            limit = header["time_limit"]
-            return process if limit is None else process.with_time_limit(int(limit))
+            if (limit := header["time_limit"]) is None:
+                return process
+            _require_saved_size(process, int(limit), FileFormatError)
+            return process.with_time_limit(int(limit))
         except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
             raise FileFormatError(
                 f"{os.fspath(path)!r} does not hold a whole learning process ({error}); save it again"
@@ -379,6 +385,16 @@ class LearningProcess:
         limit = "" if self._layers is None else f", time limit {self._layers.limit}"
         actions = "1 action" if self._n_actions == 1 else f"{self._n_actions} actions"
         return f"LearningProcess({self._n_states} states, {actions}, {int(self._terminal.sum())} terminal{limit})"
+
+
+def _require_saved_size(base: LearningProcess, limit: int, error: type[SteadyrlError]) -> None:
+    """Raise if a time limit makes a process of many gigabytes out of one that fits into a small file."""
+    size = (limit + 1) * (base.n_states - int(base.terminal.sum())) * max(1, base.n_actions // 2)
+    if size > _MOST_SAVED:
+        raise error(
+            f"a time limit of {limit:,} actions on {base.n_states:,} states and {base.n_actions:,} actions would take "
+            "gigabytes of memory on loading; save the process without it, and call with_time_limit when it is loaded"
+        )
 
 
 def check_process(process: Any) -> LearningProcess:
