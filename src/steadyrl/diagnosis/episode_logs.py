@@ -10,9 +10,9 @@ from __future__ import annotations
 import csv
 import os
 from array import array
-from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
@@ -354,30 +354,36 @@ def _dealt_with(
     """Return how many episodes do not begin `gap` steps after a free environment's last; then what `_dealt` returns.
 
     An episode is that of an environment that became free just then, `gap` steps before it began, or else of the one
-    that became free last before it began, or in the step after. Those that are free stand in a list in the order of
-    that time, so that finding one takes log(count) comparisons.
+    that became free last before it began, or in the step after. Those that are free stand on a stack, last on top,
+    the others in a heap by the time at which they become free: one episode takes log(count) comparisons.
     """
     env, gaps, strange = np.zeros(len(start), dtype=np.int64), [], 0
-    free: list[int | None] = [None] * count
+    last: list[int | None] = [None] * count
     first = min(int(start.min()), 0) - gap  # so that first episodes begin just then as well
-    waiting = [(first, -number) for number in range(count - 1, -1, -1)]
+    free, busy = list[tuple[int, int]](), [(first, -number) for number in range(count - 1, -1, -1)]
     begins, steps = start.tolist(), lengths.tolist()
     for i in order.tolist():
-        place = bisect_left(waiting, (begins[i] - gap + 1, -count)) - 1
-        if place < 0 or waiting[place][0] != begins[i] - gap:
+        begin = begins[i]
+        _move(busy, free, begin - gap)
+        if not free or free[-1][0] != begin - gap:
             strange += 1
-            place = bisect_left(waiting, (begins[i] + 1, -count)) - 1
-        if place < 0:
-            place = bisect_left(waiting, (begins[i] + 2, -count)) - 1
-        if begins[i] < -1 or place < 0:
+            _move(busy, free, begin)
+        if not free:
+            _move(busy, free, begin + 1)
+        if begin < -1 or not free:
             raise overlap(i)
-        number = -waiting.pop(place)[1]
-        since, free[number] = free[number], begins[i] + steps[i]
+        number = -free.pop()[1]
+        since, last[number] = last[number], begin + steps[i]
         if since is not None:
-            gaps.append(begins[i] - since)
+            gaps.append(begin - since)
         env[i] = number
-        insort(waiting, (begins[i] + steps[i], -number))
+        heappush(busy, (begin + steps[i], -number))
     return strange, env, gaps
+
+
+def _move(busy: list[tuple[int, int]], free: list[tuple[int, int]], now: int) -> None:
+    while busy and busy[0][0] <= now:
+        free.append(heappop(busy))
 
 
 def _gaps_of_own(
