@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import warnings
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -873,6 +874,27 @@ def test_a_constructor_may_raise_the_limit_of_recursion_but_not_lower_it(deepest
     try:
         assert len(collect_episodes(partial(Shallow, deepest), "uniform", 4, backend="serial")) == 4
         assert sys.getrecursionlimit() == max(before, deepest)
+    finally:
+        sys.setrecursionlimit(before)
+
+
+class ShallowStep(Dice):
+    def step(self, action):
+        found = super().step(action)
+        for deepest in range(1, 1000):
+            with suppress(RecursionError):  # less is refused
+                sys.setrecursionlimit(deepest + 1)
+                break
+        return found
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_a_step_may_not_lower_the_limit_of_recursion(backend):
+    """The run ended in a RecursionError, or in blame for `close`."""
+    before = sys.getrecursionlimit()
+    try:
+        assert len(collect_episodes(ShallowStep, "uniform", 4, backend=backend, workers=1)) == 4
+        assert sys.getrecursionlimit() == before
     finally:
         sys.setrecursionlimit(before)
 

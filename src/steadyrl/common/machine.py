@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 
 def cores() -> int:
@@ -23,14 +24,20 @@ if hasattr(os, "register_at_fork"):
 
 
 class Process:
-    """The process in which something began; an environment that forks must not have it done twice, or 2^n times."""
+    """What must be as it was after every call into an environment: the process, and how deep Python may recurse.
 
-    __slots__ = ("_born",)
+    An environment that forks must not have the rest done twice, or 2^n times; one that lowers the limit of recursion
+    must not have the rest fail. (It may allow more.)
+    """
+
+    __slots__ = ("_born", "_deepest")
 
     def __init__(self) -> None:
-        self._born = _forks[0]
+        self._born, self._deepest = _forks[0], sys.getrecursionlimit()
 
-    def end_child(self) -> None:
+    def back(self) -> None:
         """End at once if this is no longer the process, but a child of it that came back from a call."""
+        if sys.getrecursionlimit() < self._deepest:
+            sys.setrecursionlimit(self._deepest)
         if _forks[0] != self._born:
             os._exit(1)

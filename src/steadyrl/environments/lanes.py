@@ -138,7 +138,7 @@ class GymnasiumLanes:
         """Step or reset each lane in turn."""
         ended: list[Ending] = []
         envs, rows, rewards, state, write = self._envs, self._rows, self.rewards, self._state, self._write
-        end_child = self._process.end_child
+        back = self._process.back
         shape, dtype = self._shape, self._dtype
         for lane, action in enumerate(self._actions.sent(self._sent)):
             if state[lane] != RUNS:
@@ -149,7 +149,7 @@ class GymnasiumLanes:
                     self._steps[lane] += 1
                     self._watch(self._numbers[lane], self._steps[lane])
                 observation, reward, terminated, truncated, _ = envs[lane].step(action)
-                end_child()
+                back()
                 rewards[lane] = reward if type(reward) is float else as_reward(reward)
                 if type(observation) is ndarray and observation.dtype is dtype and observation.shape == shape:
                     rows[lane][:] = observation
@@ -162,7 +162,7 @@ class GymnasiumLanes:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
-                end_child()
+                back()
                 ended.append(Ending(lane, False, False, error))
                 continue
             if terminated or truncated:
@@ -201,10 +201,10 @@ class GymnasiumLanes:
         try:
             self._watch(self._numbers[lane], 0)
             observation, _ = self._envs[lane].reset(seed=self._seeds[lane])
-            self._process.end_child()
+            self._process.back()
             self._write(self._rows[lane], observation)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            self._process.end_child()
+            self._process.back()
             ended.append(Ending(lane, False, False, error))

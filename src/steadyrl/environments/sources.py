@@ -7,7 +7,6 @@ the same environment there.
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -44,7 +43,7 @@ class Source:
 
     def make(self) -> Any:
         """Return a new environment."""
-        process, deepest = Process(), sys.getrecursionlimit()
+        process = Process()
         try:
             env = self.factory()
         except SystemExit as error:
@@ -58,9 +57,7 @@ class Source:
                 f"{self.name} raised {in_words(error)} while it was made; repair the environment"
             ) from error
         finally:
-            process.end_child()
-            if sys.getrecursionlimit() < deepest:  # it may allow more, but not leave too little to everybody
-                sys.setrecursionlimit(deepest)
+            process.back()
         if not isinstance(env, gymnasium.Env):
             raise RolloutError(
                 f"the function {self.name} returned {type(env).__name__}, not a gymnasium.Env; a vector environment "
@@ -172,7 +169,7 @@ def close_quietly(env: Any) -> None:
     except BaseException:
         pass
     finally:
-        process.end_child()
+        process.back()
 
 
 def _make(id_or_spec: Any, arguments: Mapping[str, Any]) -> Any:

@@ -174,7 +174,7 @@ def run_block(
     finally:
         for lanes in groups:
             lanes.close()
-        process.end_child()
+        process.back()
     watch.apart(AFTER)
     arrays = collector.arrays()
     first: Episode | None = getattr(collector, "first", None)

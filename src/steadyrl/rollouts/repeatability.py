@@ -116,7 +116,7 @@ def repeats(
     except BaseException:  # it did not raise the first time
         return False
     finally:
-        process.end_child()
+        process.back()
         watch.apart(CLOSING)
         close_quietly(env)
     return True

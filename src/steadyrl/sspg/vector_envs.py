@@ -330,7 +330,7 @@ class _Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"the environment raised {in_words(error)}; have it raise an Exception instead"
             ) from error
         finally:
-            self._process.end_child()
+            self._process.back()
 
     def _looked_at(self, observation: Any) -> Any:
         return as_parts(self.env.observation_space, observation)
