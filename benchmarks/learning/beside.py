@@ -61,7 +61,7 @@ def mechanism_part(runs: list[Row]) -> dict[str, Any]:
             "explained variance at the period": share_at_period(series["explained_variance"], run["period"]),
             "cosine of consecutive gradients": float(np.nanmean(series["consecutive_cosine"])),
             "cosine with the steady state": mean_of(at, "cosine"),
-            "the same, a fair batch (too close)": mean_of(at, "cosine of a fair batch"),
+            "the same, a fair batch": mean_of(at, "cosine of a fair batch"),
             "groups of ages in a batch": mean_of(at, "groups present"),
             "policy change, ages present": mean_of(at, "policy change, present"),
             "policy change, ages absent": mean_of(at, "policy change, absent"),

@@ -185,8 +185,7 @@ def mechanism_lines(results: dict[str, Any]) -> list[str]:
         "![Explained variance over training, and cosines with the gradient at steady state](evidence-mechanism.svg)",
         "",
         "*Above: explained variance of the first seed; thin lines stand a horizon apart. Below: six updates of both "
-        "seeds, and crosses for fair batches, which come out a little too close to the steady state (protocol, *thrown "
-        "away*).*",
+        "seeds, and crosses for fair batches.*",
     ]
     for task, measures in found.items():
         lines += ["", f"**{task}**", "", *table("measure", *BOTH)]
