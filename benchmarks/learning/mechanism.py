@@ -1,6 +1,6 @@
 """Why lockstep may change learning: losses, gradients and forgetting, update by update, on two tasks.
 
-    python benchmarks/learning/mechanism.py              makes the runs that are missing (half an hour of one core, or less)
+    python benchmarks/learning/mechanism.py              makes the runs that are missing (half an hour of one core)
     python benchmarks/learning/mechanism.py --quick      two short runs into a file that is thrown away, as a test
 
 `protocol.md` ("Added later") says what is measured, and what was predicted. A run is written to mechanism.json, beside
