@@ -35,14 +35,14 @@ from gymnasium.envs.registration import EnvSpec, WrapperSpec
 
 import steadyrl
 from scripted import Dice, same
-from steadyrl import Episodes, LearningProcess, Samples, collect_episodes, collect_samples, gallery
+from steadyrl import Episodes, LearningProcess, Samples, Settings, collect_episodes, collect_samples, gallery, train
 from steadyrl.cli.check import _load_policy
 from steadyrl.common import files, storage
 from steadyrl.common.identity import content_text, fingerprint, readable_name
 from steadyrl.common.storage import array_digest, load_arrays, locked, save_arrays, write_atomically, written_atomically
 from steadyrl.environments.codecs import action_codec, observation_codec
 from steadyrl.environments.sources import as_source, describe
-from steadyrl.errors import FileFormatError, ProcessError, RolloutError, TrainingError
+from steadyrl.errors import FileFormatError, ProcessError, RolloutError, SteadyrlError, TrainingError
 from steadyrl.experiments.catalogue import named
 from steadyrl.experiments.experiment import Result
 from steadyrl.experiments.pages import page_of, render_html
@@ -1459,3 +1459,18 @@ def test_a_report_that_cannot_be_written_whole_leaves_the_files_of_the_one_befor
     with pytest.raises(OSError, match=r"No space left on device.*/lengths\.txt"):
         cli_diagnose._write(steadyrl.diagnose_lengths([50, 60, 7, 9] * 20), tmp_path, tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == kept
+
+
+def test_a_name_in_a_deleted_working_directory_is_refused_with_a_sentence(tmp_path, monkeypatch):
+    """It was "No such file or directory", without a name."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for write in (
+        lambda: gallery.corridor()[0].save("a.npz"),
+        lambda: collect_episodes("CartPole-v1", "uniform", 2, backend="serial", out="a.npz"),
+        lambda: train(gallery.corridor()[0], Settings(updates=1), out="a"),
+    ):
+        with pytest.raises(SteadyrlError, match=r"'a.*has been deleted"):
+            write()

@@ -42,6 +42,17 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
         file.write(content)
 
 
+def lasting_name(name: str, path: Any, error: type[SteadyrlError]) -> str:
+    """Return the absolute name of a path, which holds wherever an environment changes to (os.chdir)."""
+    given = as_path(name, path, error)
+    try:
+        return os.path.abspath(given)
+    except FileNotFoundError as problem:
+        raise error(
+            f"{name} is {given!r}, a name in the working directory, which has been deleted; change to another one"
+        ) from problem
+
+
 @contextlib.contextmanager
 def written_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside `path`, with the same suffix, and rename the file written there at the end.
@@ -49,7 +60,7 @@ def written_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     It is for libraries that write files by themselves. If the block raises, the temporary file is deleted and `path` is
     as it was before.
     """
-    target = _followed(Path(as_path("path", path, SteadyrlError)))
+    target = _followed(Path(lasting_name("path", path, SteadyrlError)))
     if not target.parent.is_dir():
         raise FileNotFoundError(f"the folder of {os.fspath(path)!r} does not exist")
     delete_abandoned(target.parent)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steadyrl.common.checks import as_path, check_flag
-from steadyrl.common.files import why_no_such_file
+from steadyrl.common.files import lasting_name, why_no_such_file
 from steadyrl.common.progress import MeanLength, Rate, progress_for
 from steadyrl.errors import RolloutError
 from steadyrl.rollouts import planning
@@ -57,7 +57,7 @@ class Keeping:
     def in_place(self) -> Keeping:
         """Return the same files by names that hold wherever an environment changes to (os.chdir)."""
         found = [
-            path if path is None else os.path.abspath(as_path(name, path, RolloutError))
+            path if path is None else lasting_name(name, path, RolloutError)
             for name, path in (("checkpoint", self.checkpoint), ("out", self.out))
         ]
         return replace(self, checkpoint=found[0], out=found[1])

@@ -24,7 +24,8 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from steadyrl.common.checks import as_path, check_flag
+from steadyrl.common.checks import check_flag
+from steadyrl.common.files import lasting_name
 from steadyrl.common.identity import content_text
 from steadyrl.common.progress import Rate, progress_for
 from steadyrl.common.storage import locked, unprefixed, with_prefix
@@ -158,7 +159,7 @@ class Run:
         observations, actions = observation_codec(description.observation_space), action_codec(description.action_space)
         begin = None if policy is None else load_policy(policy, observations, actions)
         # absolute, since an environment may change the working directory (os.chdir)
-        self.out = None if out is None else Path(os.path.abspath(as_path("out", out, TrainingError)))
+        self.out = None if out is None else Path(lasting_name("out", out, TrainingError))
         self._begun_with = "" if policy is None else sha256(Path(policy).read_bytes()).hexdigest()
         self._resumed = self._find(resume)
         module, normalised = self._first_policy(begin, observations, actions)
