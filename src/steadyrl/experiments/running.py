@@ -82,8 +82,8 @@ def reproduce(
     # one cluster for all parts: a local one takes seconds to start
     cluster = connected(address, workers) if backend == "ray" else contextlib.nullcontext()
     with locked(out), cluster:
-        check_picture(out / "figure.png")
         _check_names(experiments, out)
+        check_picture(out / "figure.png")
         _clear_finished(experiments, scale, out, seed)
         _refuse_to_replace(experiments, scale, out, seed)
         if not resume:
