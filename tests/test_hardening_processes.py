@@ -535,7 +535,7 @@ def test_a_policy_with_a_generator_or_a_memory_of_its_own_is_warned_of(tmp_path,
 def test_a_policy_that_draws_from_the_given_generator_is_not_warned_of(policy):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        collect_episodes("CartPole-v1", policy, 20, block_size=10, backend="serial")
+        assert len(collect_episodes("CartPole-v1", policy, 20, block_size=10, backend="serial")) == 20
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Hopper-v5", "HopperBulletEnv-v0", "FrozenLake-v1"])
