@@ -114,7 +114,7 @@ def test_ages_beyond_the_table_are_unresolved():
         (lambda: statistics.report(statistics.init(4, 5)), "nothing was seen yet"),
         (lambda: statistics.step(statistics.init(4, 5), jnp.ones(3), jnp.zeros(4)), r"rewards has shape \(3,\)"),
         (lambda: statistics.step(statistics.init(4, 5), jnp.ones(4), jnp.zeros(4), memory=0), "memory is 0"),
-        (lambda: statistics.report(jax.vmap(lambda _: statistics.init(4, 5))(jnp.arange(3))), "report on each"),
+        (lambda: statistics.report(jax.vmap(lambda _: statistics.init(4, 5))(jnp.arange(3))), "several runs"),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_the_reason(call, words):

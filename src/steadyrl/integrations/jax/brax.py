@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from steadyrl.common.checks import MOST_STEPS, shown, whole_number
 from steadyrl.errors import MissingExtraError, WrapperError
 from steadyrl.integrations.jax import stagger
 
@@ -44,14 +45,15 @@ class StaggeredBrax(Wrapper):  # type: ignore[misc]
 
     def __init__(self, env: Any, episode_length: int, action_repeat: int = 1) -> None:
         super().__init__(env)
-        self._length, self._repeat = int(episode_length), int(action_repeat)
+        self._length = whole_number("episode_length", episode_length, WrapperError, most=MOST_STEPS)
+        self._repeat = whole_number("action_repeat", action_repeat, WrapperError, most=MOST_STEPS)
         self._max_age = -(-self._length // self._repeat)
 
     def reset(self, rng: jax.Array) -> Any:
         """Reset all environments, from one key for each."""
-        if jnp.ndim(rng) != 2:  # brax takes keys of the old kind only
+        if getattr(rng, "ndim", 0) != 2:  # brax takes keys of the old kind only
             raise WrapperError(
-                f"the keys have shape {jnp.shape(rng)}; there must be one for each environment: "
+                f"the keys have shape {getattr(rng, 'shape', ())}; there must be one for each environment: "
                 "jax.random.split(jax.random.PRNGKey(seed), number)"
             )
         state = self.env.reset(rng)
@@ -66,7 +68,7 @@ class StaggeredBrax(Wrapper):  # type: ignore[misc]
 
     def step(self, state: Any, action: jax.Array) -> Any:
         """Step all environments."""
-        own = state.info[KEY]
+        own = _own(state)
         before = state.replace(info={name: value for name, value in state.info.items() if name != KEY})
         after = self.env.step(before, action)
         over = after.done.astype(bool)
@@ -100,6 +102,10 @@ def stagger_wrap_fn(wrap: Callable[..., Any] | None = None) -> Callable[..., Any
         wrap: how environments are wrapped for training; by default `brax.envs.training.wrap`. For MuJoCo Playground
             `mujoco_playground.wrapper.wrap_for_brax_training`.
     """
+    if wrap is not None and not callable(wrap):
+        raise WrapperError(
+            f"wrap is {shown(wrap)}; it must be a function that wraps environments for training, or None"
+        )
     wrapped: list[int] = []
 
     def wrap_env_fn(env: Any, episode_length: int = 1000, action_repeat: int = 1, **options: Any) -> Any:
@@ -117,4 +123,16 @@ def stagger_wrap_fn(wrap: Callable[..., Any] | None = None) -> Callable[..., Any
 
 def phase(state: Any) -> stagger.Phase:
     """Return how far the ages of the environments are from the steady state, from a state of `StaggeredBrax`."""
-    return stagger.phase(state.info[KEY]["law"])
+    return stagger.phase(_own(state)["law"])
+
+
+def _own(state: Any) -> dict[str, Any]:
+    """Return what StaggeredBrax keeps in a state, or raise WrapperError."""
+    info = getattr(state, "info", None)
+    if not isinstance(info, dict) or KEY not in info:
+        raise WrapperError(
+            f"the state has no info[{KEY!r}], in which StaggeredBrax keeps the law; take a state that its reset or "
+            "step returned (a trainer's second environment, for evaluation, is not staggered)"
+        )
+    found: dict[str, Any] = info[KEY]
+    return found

@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from steadyrl.common.checks import whole_number
+from steadyrl.common.checks import MOST_ENVS, MOST_STEPS, shown, whole_number
 from steadyrl.errors import WrapperError
 from steadyrl.integrations.jax import stagger
+from steadyrl.integrations.jax.arguments import check_keys, check_rows
 
 _MOST_AGES = 1 << 16  # for environments without a time limit, or with a huge one
 
@@ -50,7 +51,7 @@ class StaggeredGymnax:
 
     def __init__(self, env: Any, num_envs: int, *, max_age: int | None = None) -> None:
         self._env = env
-        self.num_envs = whole_number("num_envs", num_envs, WrapperError)
+        self.num_envs = whole_number("num_envs", num_envs, WrapperError, most=MOST_ENVS)
         lacking = [name for name in ("step_env", "reset_env") if not hasattr(type(env), name)]
         if lacking:
             raise WrapperError(
@@ -71,7 +72,7 @@ class StaggeredGymnax:
                 f"{type(env).__name__} has no time limit in its default_params; say with max_age how many steps of an "
                 "episode are to be told apart"
             )
-        self.max_age = whole_number("max_age", found, WrapperError)
+        self.max_age = whole_number("max_age", found, WrapperError, most=MOST_STEPS)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_env":  # while it is being unpickled
@@ -81,7 +82,7 @@ class StaggeredGymnax:
     def reset(self, keys: jax.Array, params: Any = None) -> tuple[Any, GymnaxState]:
         """Return the first observations and the state, from one key for each environment."""
         given = self._env.default_params if params is None else params
-        self._check_keys(keys)
+        check_keys(keys, self.num_envs, WrapperError)
         self._check_limit(given)
         observations, states = jax.vmap(self._env.reset_env, in_axes=(0, None))(keys, given)
         law = stagger.init(self.num_envs, self.max_age, jax.random.fold_in(keys[0], self.num_envs))
@@ -90,7 +91,9 @@ class StaggeredGymnax:
     def step(self, keys: jax.Array, state: GymnaxState, actions: Any, params: Any = None) -> tuple[Any, ...]:
         """Step all environments with one key and one action each; the values are gymnax's, for all of them."""
         given = self._env.default_params if params is None else params
-        self._check_keys(keys)
+        check_keys(keys, self.num_envs, WrapperError)
+        state = self._checked(state)
+        check_rows("actions", actions, self.num_envs, WrapperError)
         split = jax.vmap(jax.random.split)(keys)
         last, after, reward, ended, info = jax.vmap(self._env.step_env, in_axes=(0, 0, 0, None))(
             split[:, 0], state.environments, actions, given
@@ -111,14 +114,12 @@ class StaggeredGymnax:
 
     def phase(self, state: GymnaxState) -> stagger.Phase:
         """Return how far the ages of the environments are from the steady state."""
-        return stagger.phase(state.stagger)
+        return stagger.phase(self._checked(state).stagger)
 
-    def _check_keys(self, keys: jax.Array) -> None:
-        if jnp.shape(keys)[:1] != (self.num_envs,):
-            raise WrapperError(
-                f"keys have shape {jnp.shape(keys)}; there must be one for each of the {self.num_envs} environments: "
-                f"jax.random.split(key, {self.num_envs})"
-            )
+    def _checked(self, state: Any) -> GymnaxState:
+        if not isinstance(state, GymnaxState):
+            raise WrapperError(f"state is {shown(state)}; it must be what reset or step returned")
+        return state
 
     def _check_limit(self, params: Any) -> None:
         """Refuse a time limit that is longer than `max_age`, unless only the device knows it."""

@@ -22,10 +22,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from steadyrl.common.checks import shown, whole_number
+from steadyrl.common.checks import MOST_ENVS, MOST_STEPS, check_flag, shown, whole_number
 from steadyrl.errors import StaggerError
+from steadyrl.integrations.jax.arguments import as_array, as_state, check_rows, is_key
 from steadyrl.live import stagger_law as law
-from steadyrl.live.stagger_law import Phase, StaggerState, phase
+from steadyrl.live.stagger_controller import small_seed
+from steadyrl.live.stagger_law import Phase, StaggerState
 
 __all__ = ["Phase", "StaggerState", "init", "phase", "restart", "select", "step"]
 
@@ -51,17 +53,19 @@ def init(num_envs: int, max_age: int, key: jax.Array | int) -> StaggerState:
         >>> sorted(state.ages.tolist())
         [1, 1, 2, 2, 3, 3]
     """
-    number = whole_number("num_envs", num_envs, StaggerError)
-    oldest = whole_number("max_age", max_age, StaggerError)
+    number = whole_number("num_envs", num_envs, StaggerError, most=MOST_ENVS)
+    oldest = whole_number("max_age", max_age, StaggerError, most=MOST_STEPS)
     return law.init(number, oldest, seed=_seed(key), xp=jnp)
 
 
 def _seed(key: Any) -> jax.Array:
     """Return the last 32 bits of a key: of `jax.random.key(seed)` the seed itself, as numpy and torch take it."""
-    if isinstance(key, int | np.integer):
-        key = jax.random.key(int(key))
-    words = jax.random.key_data(key) if jnp.issubdtype(jnp.result_type(key), jax.dtypes.prng_key) else key
-    if jnp.ndim(words) != 1 or words.dtype != jnp.uint32:
+    if isinstance(key, int | np.integer) and not isinstance(key, bool):
+        key = jax.random.key(small_seed(key))
+    words = key
+    if is_key(key):
+        words = jax.random.key_data(key)
+    if not isinstance(words, jax.Array | np.ndarray) or words.dtype != jnp.uint32 or words.ndim != 1 or not words.size:
         raise StaggerError(f"key is {shown(key)}; it must be a single key of jax.random, or a whole number as a seed")
     return jnp.asarray(words[-1])
 
@@ -81,20 +85,27 @@ def step(
             time limit. The truncation itself is then not to be passed in `done`. A Python bool.
 
     Raises:
-        StaggerError: if `done` has another shape, or if late cuts are wanted where a reset is a step of its own.
+        StaggerError: if `done` has another shape, if an argument is of the wrong kind, or if late cuts are wanted
+            where a reset is a step of its own.
     """
-    if jnp.shape(done) != state.ages.shape:
-        raise StaggerError(
-            f"done has shape {jnp.shape(done)}; for {state.ages.shape[0]} environments it must be {state.ages.shape}. "
-            "The law looks at all environments at once: call it outside of the vmap over environments"
-        )
+    state = as_state(state, StaggerState, "init or step", StaggerError)
+    same_step, late_cuts = (
+        check_flag(name, value, StaggerError) for name, value in (("same_step", same_step), ("late_cuts", late_cuts))
+    )
+    ended = as_array("done", done, state.ages.shape[0], StaggerError)
     if late_cuts and not same_step:
         raise StaggerError("late_cuts is for environments that are reset within a step; use it with same_step=True")
-    return law.step(state, jnp.asarray(done, dtype=bool), same_step=same_step, late_cuts=late_cuts)
+    return law.step(state, ended.astype(bool), same_step=same_step, late_cuts=late_cuts)
+
+
+def phase(state: StaggerState) -> Phase:
+    """Return how far the ages are from the steady state; inside jit and vmap, too."""
+    return law.phase(as_state(state, StaggerState, "init or step", StaggerError))
 
 
 def restart(state: StaggerState) -> StaggerState:
     """Return the state after all environments were reset together from outside; what was learnt of lengths is kept."""
+    state = as_state(state, StaggerState, "init or step", StaggerError)
     return state._replace(
         ages=jnp.ones_like(state.ages),
         restarting=jnp.zeros_like(state.restarting),
@@ -110,9 +121,27 @@ def select(over: jax.Array, fresh: Any, current: Any) -> Any:
         over: [num_envs].
         fresh: arrays whose first dimension is the environment, in any structure, as from a vmapped reset.
         current: the same structure.
+
+    Raises:
+        StaggerError: if an array has another shape, or the structures differ.
     """
+    number = (getattr(over, "shape", ()) or (0,))[0]
+    chosen = as_array("over", over, number, StaggerError).astype(bool)
+    if jax.tree.structure(fresh) != jax.tree.structure(current):
+        raise StaggerError(
+            f"fresh has the structure {shown(jax.tree.structure(fresh))}, and current "
+            f"{shown(jax.tree.structure(current))}; they must be the same"
+        )
+    check_rows("fresh", fresh, number, StaggerError)
+    check_rows("current", current, number, StaggerError)
+    for new, old in zip(jax.tree.leaves(fresh), jax.tree.leaves(current), strict=True):
+        if new.shape != old.shape or is_key(new) != is_key(old):
+            raise StaggerError(
+                f"an array has shape {new.shape} and type {new.dtype} in fresh, and {old.shape} and {old.dtype} in "
+                "current; they must be alike"
+            )
 
     def one(new: jax.Array, old: jax.Array) -> jax.Array:
-        return jnp.where(jnp.reshape(over, over.shape + (1,) * (jnp.ndim(new) - 1)), new, old)
+        return jnp.where(jnp.reshape(chosen, chosen.shape + (1,) * (jnp.ndim(new) - 1)), new, old)
 
     return jax.tree.map(one, fresh, current)

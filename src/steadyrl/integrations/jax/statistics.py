@@ -21,8 +21,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from steadyrl.common.checks import check_level, whole_number
+from steadyrl.common.checks import MOST_ENVS, MOST_STEPS, check_flag, check_level, is_number, shown, whole_number
 from steadyrl.errors import StatisticsError
+from steadyrl.integrations.jax.arguments import as_array, as_state
 from steadyrl.live import fair_law as law
 from steadyrl.live.fair_law import FairMeans
 from steadyrl.live.fair_report import FairReport, make_report
@@ -58,8 +59,9 @@ def init(num_envs: int, max_age: int) -> FairState:
         >>> round(float(means(state).mean_return), 6)  # 4 began, 1 of them survived, and again
         1.5
     """
-    number = whole_number("num_envs", num_envs, StatisticsError)
-    first = law.init(number, max_age=whole_number("max_age", max_age, StatisticsError), xp=jnp)
+    number = whole_number("num_envs", num_envs, StatisticsError, most=MOST_ENVS)
+    oldest = whole_number("max_age", max_age, StatisticsError, most=MOST_STEPS)
+    first = law.init(number, max_age=oldest, xp=jnp)
     return FairState(first, tuple(jnp.zeros_like(getattr(first, name)) for name in _SUMS))
 
 
@@ -85,23 +87,26 @@ def step(
         memory: steps after which old data is mostly forgotten, for a policy that learns. A Python number.
 
     Raises:
-        StatisticsError: if an array has another shape, or the memory is not a positive number.
+        StatisticsError: if an array has another shape, or an argument is of the wrong kind.
     """
-    before, shape = state.law, state.law.ages.shape
-    given = {"rewards": rewards, "done": done, "cut": cut, "success": success}
-    for name, value in given.items():
-        if value is not None and jnp.shape(value) != shape:
-            raise StatisticsError(
-                f"{name} has shape {jnp.shape(value)}; for {shape[0]} environments it must be {shape}"
-            )
-    if not memory > 0:
-        raise StatisticsError(f"memory is {memory}; it must be a positive number of steps")
-    nobody = jnp.zeros(shape, dtype=bool)
-    ended = jnp.asarray(done, dtype=bool)
-    cut_short = nobody if cut is None else jnp.asarray(cut, dtype=bool) & ~ended
-    succeeded = nobody if success is None else jnp.asarray(success, dtype=bool)
+    before = as_state(state, FairState, "init or step", StatisticsError).law
+    same_step = check_flag("same_step", same_step, StatisticsError)
+    if not is_number(memory) or not memory > 0:
+        raise StatisticsError(f"memory is {shown(memory)}; it must be a positive number of steps")
+    number = before.ages.shape[0]
+    received = as_array("rewards", rewards, number, StatisticsError)
+    nobody = jnp.zeros(number, dtype=bool)
+    ended, cut_short, succeeded = (
+        as_array(name, value, number, StatisticsError).astype(bool)
+        for name, value in (
+            ("done", done),
+            ("cut", nobody if cut is None else cut),
+            ("success", nobody if success is None else success),
+        )
+    )
+    cut_short = cut_short & ~ended
     empty = before._replace(**{name: jnp.zeros_like(getattr(before, name)) for name in _SUMS})
-    after = law.step(empty, rewards, ended, cut_short, succeeded, same_step=same_step)  # the sums of this step alone
+    after = law.step(empty, received, ended, cut_short, succeeded, same_step=same_step)  # the sums of this step alone
     keep, sums, lost = math.exp(-1 / memory), {}, []
     for name, left_out in zip(_SUMS, state.lost, strict=True):
         sums[name], rest = _added(getattr(before, name) * keep, left_out * keep + getattr(after, name))
@@ -117,7 +122,7 @@ def _added(total: jax.Array, more: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def means(state: FairState) -> FairMeans:
     """Return mean return, length and success so far, without intervals; inside jit and vmap, too."""
-    return law.means(state.law)
+    return law.means(as_state(state, FairState, "init or step", StatisticsError).law)
 
 
 def report(
@@ -135,12 +140,14 @@ def report(
         StatisticsError: if nothing was seen yet, or the level is not between 0 and 1.
     """
     level = check_level(level, StatisticsError)
+    with_success = check_flag("with_success", with_success, StatisticsError)
+    if not is_number(time_limit) or not time_limit >= 1:
+        raise StatisticsError(f"time_limit is {shown(time_limit)}; it must be a number of steps, 1 or more")
+    time_limit = time_limit if time_limit < MOST_STEPS else math.inf
+    if isinstance(state, FairState) and isinstance(state.law.steps, jax.core.Tracer):
+        raise StatisticsError("a report is made on the host, not inside jit or vmap; take means(state) there")
+    state = as_state(state, FairState, "init or step", StatisticsError)
     host: dict[str, Any] = {name: np.asarray(value) for name, value in state.law._asdict().items()}
-    if host["steps"].ndim:
-        raise StatisticsError(
-            f"the state has {host['steps'].shape} runs, as from a vmap over seeds; report on each of them: "
-            "report(jax.tree.map(lambda x: x[0], state))"
-        )
     if not host["steps"]:
         raise StatisticsError("nothing was seen yet: call step first")
     real = {name: host[name].astype(np.float64) for name in ("returns", "tables", "finished", "last_rewards", "range")}
