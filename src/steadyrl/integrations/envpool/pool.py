@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -23,7 +23,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import shown, whole_number
+from steadyrl.common.checks import plain_array, shown, whole_number
 from steadyrl.common.machine import cores
 from steadyrl.environments.sources import Source, as_source
 from steadyrl.errors import MissingExtraError, PoolError
@@ -31,6 +31,7 @@ from steadyrl.errors import MissingExtraError, PoolError
 Ids = NDArray[np.int32]
 
 _SEEDS = 2**31  # EnvPool's seeds have 31 bits
+_LARGEST_SEED = 2**62
 _NO_LIMIT = 2**31 - 1
 _BOOKKEEPING = ("env_id", "players")  # infos without use where rows are in the order of the environments
 
@@ -49,6 +50,9 @@ class Pool:
         self.id, self.num_envs = id, whole_number("num_envs", num_envs, PoolError)
         self.num_threads = cores() if num_threads is None else whole_number("num_threads", num_threads, PoolError)
         self._arguments = dict(arguments)
+        limit_given = self._arguments.get("max_episode_steps")
+        if limit_given is not None:
+            whole_number("max_episode_steps", limit_given, PoolError, most=_NO_LIMIT)
         config, *native = _known(id, self.num_envs, self._arguments)
         registered = _registered(id)
         twin = (None, None) if registered is None else _gymnasium_spaces(registered)
@@ -88,6 +92,29 @@ class Pool:
             truncated = info["elapsed_step"] >= self._limit
         observations = _cast(self.single_observation_space, observations)
         return observations, rewards.astype(np.float64), terminated, truncated, _without_bookkeeping(info)
+
+    def checked_actions(self, actions: Any) -> Any:
+        """Return one action for each environment as an array, or raise PoolError.
+
+        EnvPool would read past the end of a shorter array, and look up what no action is in its tables.
+        """
+        space = self.single_action_space
+        if not isinstance(space, spaces.Box | spaces.Discrete):
+            return actions
+        found, shape = plain_array("actions", actions, PoolError), (self.num_envs, *(space.shape or ()))
+        if found.shape != shape:
+            raise PoolError(f"actions have shape {found.shape}; for {self.num_envs} environments it must be {shape}")
+        if isinstance(space, spaces.Box):
+            if found.dtype.kind not in "biuf":
+                raise PoolError(f"actions have entries of type {found.dtype}; they must be numbers")
+            return found
+        if found.dtype.kind not in "biu":
+            raise PoolError(f"actions have entries of type {found.dtype}; those of {space} are whole numbers")
+        outside = (found < space.start) | (found >= space.start + space.n)
+        if outside.any():
+            place = int(np.flatnonzero(outside)[0])
+            raise PoolError(f"action {found[place]} of environment {place} is none of {space}")
+        return found
 
     def waiting(self, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return the environments whose end the pool does not know of, so that it would not reset them by itself."""
@@ -134,11 +161,17 @@ def seeds_of(seed: int | list[int | None] | None, num_envs: int) -> NDArray[np.i
     if seed is None:
         seed = int(np.random.SeedSequence().generate_state(1)[0] % _SEEDS)
     if isinstance(seed, int | np.integer):
-        return int(seed) + np.arange(num_envs, dtype=np.int64)
+        first = whole_number("seed", seed, PoolError, least=0, most=_LARGEST_SEED)
+        return first + np.arange(num_envs, dtype=np.int64)
+    if not isinstance(seed, Sequence | np.ndarray) or isinstance(seed, str | bytes):
+        raise PoolError(f"seed is {shown(seed)}; it must be a whole number, a list with one for each copy, or None")
     if len(seed) != num_envs:
         raise PoolError(f"there are {len(seed)} seeds for {num_envs} copies; give one for each, or a single number")
+    given = [
+        None if one is None else whole_number("a seed", one, PoolError, least=0, most=_LARGEST_SEED) for one in seed
+    ]
     fresh = seeds_of(None, num_envs)
-    return np.array([new if given is None else given for given, new in zip(seed, fresh, strict=True)], dtype=np.int64)
+    return np.array([new if one is None else one for one, new in zip(given, fresh, strict=True)], dtype=np.int64)
 
 
 def _known(id: str, num_envs: int, arguments: Mapping[str, Any]) -> tuple[Any, Any, Any]:

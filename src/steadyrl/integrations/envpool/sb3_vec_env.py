@@ -70,7 +70,7 @@ class EnvPoolVecEnv(VecEnv):
         """Step every environment, and reset those whose episode has ended."""
         if not self._pool.made:
             raise PoolError("step was called before the first reset; call env.reset() first")
-        observations, rewards, terminated, truncated, info = self._pool.step(self._actions)
+        observations, rewards, terminated, truncated, info = self._pool.step(self._pool.checked_actions(self._actions))
         dones = terminated | truncated
         self._returns += rewards
         self._lengths += 1

@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from steadyrl.common.checks import check_flag, shown
 from steadyrl.errors import PoolError, ResetMaskError
 from steadyrl.integrations.envpool.pool import Pool, seeds_of
 from steadyrl.wrappers.rows import copied, take_rows, write_rows, zeros_like_rows
@@ -77,7 +78,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
             max_episode_steps=self._pool.max_episode_steps,
             kwargs={"id": id, "num_envs": self.num_envs, "vectorization_mode": "vector_entry_point", **kwargs},
         )
-        self._seed, self._copy = seed, copy
+        self._seed, self._copy = seed, check_flag("copy", copy, PoolError)
         self._observations: Any = None
         self._waiting = np.zeros(self.num_envs, dtype=bool)  # to be reset at the next step, which the pool would not
 
@@ -100,7 +101,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
         if not self._pool.made:
             self._check_open()
             raise PoolError("step was called before the first reset; call envs.reset(seed=...) first")
-        actions = self._checked_actions(actions)
+        actions = self._pool.checked_actions(actions)
         found = self._step_around_waiting(actions) if self._waiting.any() else self._pool.step(actions)
         observations, rewards, terminated, truncated, info = found
         self._waiting = self._pool.waiting(terminated, truncated)
@@ -155,7 +156,9 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
         return self._kept(observations), _masked(info, mask)
 
     def _checked_mask(self, options: dict[str, Any] | None) -> Flags | None:
-        other = sorted(set(options or {}) - {"reset_mask"})
+        if options is not None and not isinstance(options, dict):
+            raise PoolError(f"options are {shown(options)}; they must be a dictionary, or None")
+        other = sorted(map(str, set(options or {}) - {"reset_mask"}))
         if other:
             raise PoolError(f"reset was given the options {other}; EnvPool's resets take none but reset_mask")
         mask = (options or {}).get("reset_mask")
@@ -170,17 +173,6 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
         if not mask.any():
             raise ResetMaskError("options['reset_mask'] selects no environment; set at least one entry")
         return mask
-
-    def _checked_actions(self, actions: Any) -> Any:
-        if isinstance(actions, dict):
-            return actions
-        actions = np.asarray(actions)
-        if actions.shape != self.action_space.shape:  # EnvPool would read past the end of a shorter array
-            raise PoolError(
-                f"actions have shape {actions.shape}; for {self.num_envs} environments it must be "
-                f"{self.action_space.shape}"
-            )
-        return actions
 
     def _check_open(self) -> None:
         if self.closed:

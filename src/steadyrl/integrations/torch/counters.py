@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from steadyrl.common.checks import shown, whole_number
+from steadyrl.common.checks import MOST_STEPS, as_numbers, shown, whole_number
 from steadyrl.errors import WrapperError
-from steadyrl.integrations.torch.stagger import TorchStagger
+from steadyrl.integrations.torch.stagger import TorchStagger, as_device, plain_tensor
 from steadyrl.integrations.torch.statistics import TorchFairStatistics
 
 _LONGEST = 1 << 12  # steps; of longer episodes the statistics know no more than that
@@ -55,8 +55,10 @@ class CounterStagger:
         seed: int | None = None,
         log_interval: int = 16,
     ) -> None:
+        if not isinstance(counters, str):
+            raise WrapperError(f"counters is {shown(counters)}; it must be the name of the simulator's counters")
         self.env, self.name, self._limit = env, counters, limit
-        self.log_interval = log_interval and whole_number("log_interval", log_interval, WrapperError)
+        self.log_interval = whole_number("log_interval", log_interval, WrapperError, least=0)
         self.steps = 0
         found = self.counters
         if not isinstance(found, torch.Tensor) or found.ndim != 1 or self.limit is None:
@@ -64,7 +66,8 @@ class CounterStagger:
                 f"{type(env).__name__} has {counters} {shown(found)} and time limit {shown(self.limit)}; a tensor with "
                 "one counter for each copy, and a time limit, are needed to truncate episodes through them"
             )
-        longest = int(torch.as_tensor(self.limit).max())
+        plain_tensor(counters, found, found.shape[0], as_device(found.device), WrapperError)
+        longest = _longest(self.limit, found.shape[0])
         self.staggering = TorchStagger(
             found.shape[0], device=found.device, late_cuts=True, max_age=longest + 2, seed=seed
         )
@@ -97,15 +100,22 @@ class CounterStagger:
         Raises:
             StaggerError: if a copy went on whose counter was written: at once on a CPU, else with the next report.
         """
-        if dones.dtype != torch.bool or dones.ndim != 1:
-            dones = dones.flatten() != 0
+        dones = self._rows("dones", dones)
+        if dones.dtype != torch.bool:
+            dones = dones != 0
         if rewards is not None:
-            cut = self._late & dones if terminated is None else self._late & dones & (terminated.flatten() == 0)
-            self.statistics.update(rewards.flatten(), dones & ~cut, cut, hidden=terminated is None)
+            over = dones if terminated is None else dones & (self._rows("terminated", terminated) == 0)
+            cut = self._late & over
+            self.statistics.update(self._rows("rewards", rewards), dones & ~cut, cut, hidden=terminated is None)
         self._late = cut = self.staggering.step(dones)
         self.steps += 1
         self.write_limits()
         return cut
+
+    def _rows(self, name: str, values: Any) -> torch.Tensor:
+        """Return one number for each copy as a vector: some simulators have columns."""
+        rows = values.flatten() if isinstance(values, torch.Tensor) and values.layout == torch.strided else values
+        return plain_tensor(name, rows, len(self._late), self.staggering.device, WrapperError)
 
     def write_limits(self) -> None:
         """Write the limit into the counters of those that are truncated in the next step.
@@ -143,3 +153,15 @@ class CounterStagger:
         counters = self.counters
         counters.copy_(values)
         setattr(self.env, self.name, counters)  # where it is a property that returns a copy
+
+
+def _longest(limit: Any, num_envs: int) -> int:
+    """Return the longest time limit, or raise WrapperError."""
+    held = isinstance(limit, torch.Tensor) and not limit.is_meta and limit.layout == torch.strided
+    values = as_numbers("limit", limit.detach().cpu() if held else limit, WrapperError)
+    if values.size not in (1, num_envs) or not ((values >= 1) & (values <= MOST_STEPS)).all():
+        raise WrapperError(
+            f"the time limit is {shown(limit)}; it must be a number of steps from 1 to {MOST_STEPS:,}, or one for each "
+            f"of the {num_envs} copies"
+        )
+    return int(values.max())

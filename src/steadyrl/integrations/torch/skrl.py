@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from steadyrl.errors import MissingExtraError
+from steadyrl.common.checks import shown
+from steadyrl.errors import MissingExtraError, WrapperError
 from steadyrl.integrations.torch.counters import CounterStagger
 
 try:
@@ -60,6 +61,8 @@ class StaggeredWrapper(Wrapper):
         )
         self.staggering, self.statistics = self._stagger.staggering, self._stagger.statistics
         self.log_interval = self._stagger.log_interval
+        if not isinstance(environment_info, str):
+            raise WrapperError(f"environment_info is {shown(environment_info)}; it must be a name among the infos")
         self.environment_info = environment_info
 
     def step(self, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Any]:
