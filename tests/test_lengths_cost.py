@@ -115,6 +115,12 @@ def test_a_mixing_time_beyond_reach_is_given_up_whatever_the_reach():
             phase_mixing_time(lengths, longest=longest)
 
 
+def test_batches_of_one_step_are_moments_and_take_no_longer_to_compute():
+    lengths = EpisodeLengths.from_gymnasium(np.random.default_rng(0).integers(1, 200_000, 300))
+    found = batch_distance(lengths, 1, 200_000)  # as many batches as steps: one by one they would take minutes
+    np.testing.assert_allclose(found, phase_distance(lengths, 200_000)[1:], atol=1e-9)
+
+
 @pytest.mark.parametrize(
     "call",
     [

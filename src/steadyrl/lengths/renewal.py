@@ -177,16 +177,11 @@ def batch_distance(lengths: EpisodeLengths, n_steps: int, updates: int = 10) -> 
     n_steps, updates = whole_number("n_steps", n_steps, LengthsError), whole_number("updates", updates, LengthsError)
     whole_number("n_steps x updates", n_steps * updates, LengthsError, most=_MOST_STEPS)
     n = lengths.longest
-    ends = renewal_sequence(lengths, n_steps * updates)
-    total = np.concatenate([np.zeros(n + 1), np.cumsum(ends)])  # entry s + n + 1: sum of v up to s
-    age = np.arange(1, n + 1)
-    result = np.empty(updates)
-    for i in range(updates):
-        first, last = i * n_steps + 1, (i + 1) * n_steps
-        high = np.maximum(last - age, -n - 1) + n + 1
-        low = np.maximum(first - 1 - age, -n - 1) + n + 1
-        starts = (total[high] - total[low]) / n_steps
-        result[i] = 0.5 * np.abs(starts - 1 / lengths.mean) @ lengths.survival[1:]
+    # Age k is seen in a batch by those whose episode began k steps before one of its steps: sums of v over n_steps
+    # times in a row, whose distance from 1/E[T] is weighted with P(T >= k), a convolution as in `_raw_distance`.
+    total = np.concatenate([np.zeros(n), np.cumsum(renewal_sequence(lengths, n_steps * updates))])
+    gap = np.abs((total[n_steps:-1] - total[: -n_steps - 1]) / n_steps - 1 / lengths.mean)
+    result = 0.5 * _convolve(gap, lengths.survival[1:])[n - 1 :: n_steps][:updates]
     return np.clip(result, 0.0, 1.0)
 
 
