@@ -4,8 +4,10 @@ import math
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from steadyrl import (
+    LearningProcess,
     Perturbation,
     action_values,
     average_episode_length,
@@ -116,6 +118,19 @@ def test_periodic_lengths_that_vary_do_not_mix():
     assert (distances(process, policy, 200) >= 0.5 - 1e-12).all()
     # Above 1 - 1/period the distance does come down, and the definition says when.
     assert mixing_time(process, policy, 0.6) == np.argmax(distances(process, policy, 200) < 0.6)
+
+
+def test_the_gap_of_ten_thousand_states_takes_a_limited_number_of_iterations():
+    # Go on along a line or step off it and then end, with equal chances: T = M + 2 with M geometric, so
+    # z^3 + z - 2 = (z - 1)(z^2 + z + 2) is zero at the reciprocals of the eigenvalues, and |z| = sqrt(2).
+    line = np.arange(5_000)
+    off, end = line + 5_000, 10_000
+    rows = np.concatenate([line, line, off, [end]])
+    columns = np.concatenate([line[1:], off[-1:], off, np.full(5_000, end), [0]])
+    chances = np.append(np.full(10_000, 0.5), np.ones(5_001))
+    matrix = sp.coo_array((chances, (rows, columns)), (10_001, 10_001)).tocsr()
+    process = LearningProcess([matrix], np.zeros(10_001), np.eye(1, 10_001, end)[0])
+    assert spectral_gap(process, np.ones((10_001, 1))) == pytest.approx(1 - math.sqrt(0.5), abs=1e-9)
 
 
 def test_never_ending_is_not_episodic_though_its_uniform_policy_ends():

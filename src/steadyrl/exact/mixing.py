@@ -33,6 +33,7 @@ Array = NDArray[np.float64]
 _DENSE = 400  # states up to which powers of M_pi are cheap
 _PATIENCE = 10_000  # steps to look at one by one before powers of M_pi are used
 _BLOCK = 1 << 22  # entries of a block of marginals
+_RESTARTS = 200  # of Arnoldi iteration; by default they grow with the number of states, and time with its square
 
 
 def total_variation(p: ArrayLike, q: ArrayLike) -> float:
@@ -169,7 +170,7 @@ def spectral_gap(process: LearningProcess, policy: ArrayLike) -> float:
         return float(1 - sizes[-2]) if len(sizes) > 1 else 1.0
     start = np.random.default_rng(0).random(len(kept))
     try:
-        found = eigs(matrix.T, k=4, which="LM", v0=start, return_eigenvectors=False)
+        found = eigs(matrix.T, k=4, which="LM", v0=start, maxiter=_RESTARTS, return_eigenvectors=False)
     except ArpackNoConvergence as error:
         found = error.eigenvalues
         if len(found) < 2:
