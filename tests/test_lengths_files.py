@@ -295,3 +295,21 @@ def test_what_an_iteration_repeats_is_found_as_by_trying_every_number(seed):
     before, now = (rng.integers(0, 2, rng.integers(0, 9)).tolist() for _ in range(2))
     sizes = [size for size in range(min(len(before), len(now)) + 1) if before[len(before) - size :] == now[:size]]
     assert _beyond(before, now) == len(now) - max(sizes)
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t", " "])
+def test_a_quote_that_is_not_closed_does_not_swallow_the_rows_after_it(tmp_path, mark):
+    rows = [f"{n}{mark}1.5{mark}run" for n in LENGTHS]
+    rows[2] = rows[2].replace("run", '"run')
+    (tmp_path / "log.csv").write_text("\n".join([f"l{mark}r{mark}name", *rows, ""]))
+    with pytest.raises(FileFormatError, match="quote"):
+        read_lengths(tmp_path / "log.csv")
+    if mark == ",":
+        with pytest.raises(FileFormatError, match="cannot be read as csv"):
+            audit_log(tmp_path / "log.csv")
+
+
+def test_rows_after_a_quote_are_checked_for_cut_cells_too(tmp_path):
+    (tmp_path / "log.csv").write_text('l,r,name\n12,1.5,"a, b"\n1\n15,2.5,c\n')
+    with pytest.raises(FileFormatError, match="row 2 has 1 cells"):
+        read_lengths(tmp_path / "log.csv")

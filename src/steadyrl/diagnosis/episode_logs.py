@@ -198,7 +198,9 @@ def _read(file: Path) -> _Table:
     where = repr(str(file))
     try:
         with open(file, encoding="utf-8-sig", newline="") as stream:
-            rows = (row for row in csv.reader(line for line in stream if not line.startswith("#")) if row)
+            rows = (
+                row for row in csv.reader((line for line in stream if not line.startswith("#")), strict=True) if row
+            )
             names = [name.strip() for name in next(rows, [])]
             if not names:
                 raise FileFormatError(f"{where} is empty; it must have a line of names and one line for each episode")

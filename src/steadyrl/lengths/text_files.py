@@ -52,8 +52,7 @@ def read_text(stream: IO[str], where: str, column: str | int | None) -> LoggedLe
     lines: Iterator[str] = chain([] if header else [first], [second] if second else [], stream)
     if header and not second:
         raise FileFormatError(f"{where} holds no lengths")
-    if delimiter is not None:
-        lines = _whole_rows(lines, delimiter, _filled(row), where)
+    lines = _closed_quotes(lines, where) if delimiter is None else _whole_rows(lines, delimiter, _filled(row), where)
     found = _numbers(lines, delimiter, columns, where)
     ended = None if clock is None else about["t_start"] + found[:, 1]
     environment = about.get("env_id")
@@ -143,21 +142,45 @@ def _filled(row: list[str]) -> int:
 def _whole_rows(lines: Iterator[str], delimiter: str, cells: int, where: str) -> Iterator[str]:
     """Yield the rows, or raise if one has fewer or more cells than the first line: a cut number is another length.
 
-    Empty cells too many do not matter. From a quote on, cells may hold delimiters and line breaks, so that rows are no
-    longer told by them.
+    Empty cells too many do not matter. From a quote on, cells may hold delimiters and line breaks, which become spaces.
     """
     for number, line in enumerate(lines, 1):
         if '"' in line:
-            yield line
-            break
-        found = line.count(delimiter) + 1
-        if found != cells and line.strip() and (found < cells or "".join(line.split(delimiter)[cells:]).strip()):
-            raise FileFormatError(
-                f"{where}: row {number:,} has {found} cells, and the first line {cells}, so it was cut, or two rows "
-                "ran into one, as when a run is killed while it writes; remove that row"
-            )
+            yield from _quoted_rows(chain([line], lines), delimiter, cells, where, number)
+            return
+        if line.strip():
+            _require_whole(line.split(delimiter), cells, where, number)
         yield line
-    yield from lines
+
+
+def _quoted_rows(lines: Iterator[str], delimiter: str, cells: int, where: str, first: int) -> Iterator[str]:
+    """Yield rows without quotes; a quote that is not closed raises, since it makes all that follows one cell."""
+    spaces = str.maketrans(dict.fromkeys(f'{delimiter}"\r\n', " "))
+    try:
+        for number, row in enumerate(csv.reader(lines, delimiter=delimiter, strict=True), first):
+            if "".join(row).strip():
+                _require_whole(row, cells, where, number)
+                yield delimiter.join(cell.translate(spaces) for cell in row)
+    except csv.Error as error:
+        raise FileFormatError(
+            f"{where} has a quote that is not closed, or a cell that is too long ({error})"
+        ) from error
+
+
+def _require_whole(row: list[str], cells: int, where: str, number: int) -> None:
+    if len(row) < cells or "".join(row[cells:]).strip():
+        raise FileFormatError(
+            f"{where}: row {number:,} has {len(row)} cells, and the first line {cells}, so it was cut, or two rows "
+            "ran into one, as when a run is killed while it writes; remove that row"
+        )
+
+
+def _closed_quotes(lines: Iterator[str], where: str) -> Iterator[str]:
+    """Yield the rows, or raise if a quote is not closed in its row: numpy would take all that follows for one cell."""
+    for number, line in enumerate(lines, 1):
+        if line.count('"') % 2:
+            raise FileFormatError(f"{where}: row {number:,} has a quote that is not closed; remove that row")
+        yield line
 
 
 def _numbers(lines: Iterable[str], delimiter: str | None, columns: list[int], where: str) -> Array:
