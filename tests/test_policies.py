@@ -235,3 +235,18 @@ def test_what_is_no_batch_of_observations_is_refused(wrong):
     for refused in (lambda: policy.log_prob(wrong, np.zeros((5, 2))), lambda: table.log_prob(wrong, [0] * 5)):
         with pytest.raises(PolicyError, match=r"observations|states"):
             refused()
+
+
+@pytest.mark.parametrize("wrong", [[0.5, 1.2, 0.9], [np.nan, 0, 0], [np.inf, 0, 0]])
+def test_numbers_between_choices_are_refused_not_rounded(wrong):
+    states, two = observation_codec(spaces.Discrete(3)), action_codec(spaces.Discrete(2))
+    with pytest.raises(PolicyError, match=r"actions .* whole numbers"):
+        CategoricalPolicy(SEEN, two, (4,)).log_prob(np.zeros((3, 4)), np.array(wrong))
+    with pytest.raises(PolicyError, match=r"observations .* whole numbers"):
+        CategoricalPolicy(states, two, (4,)).log_prob(np.array(wrong), np.zeros(3, dtype=int))
+
+
+def test_flags_are_choices_and_long_doubles_observations():
+    policy = CategoricalPolicy(SEEN, action_codec(spaces.Discrete(2)), (4,))
+    found = policy.log_prob(np.zeros((2, 4), np.longdouble), np.array([True, False]))
+    assert torch.equal(found, policy.log_prob(np.zeros((2, 4)), np.array([1, 0])))

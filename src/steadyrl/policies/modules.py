@@ -63,7 +63,7 @@ class NetworkModule(nn.Module, ABC):
         """Return the network's inputs: observations, normalised, with the numbers of Discrete ones as unit vectors."""
         x = _as_tensor("observations", observations, self.mean.device)
         if self.observations.discrete and x.ndim == 1:
-            numbers = x.long() - int(self.observations.space.start)
+            numbers = _as_whole("observations", x) - int(self.observations.space.start)
             if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < self.observations.size:
                 raise PolicyError(
                     f"observations go from {x.min().item()} to {x.max().item()}, which are not all in "
@@ -186,7 +186,8 @@ class CategoricalPolicy(NetworkModule):
         features = self.features(observations)
         sizes = [linears(self.layers)[-1].out_features] if self.choices is None else list(self.choices)
         for i, size in enumerate(sizes):
-            numbers = _rows(actions, features, len(sizes))[:, i] - self._start.to(features.device)[0, i]
+            numbers = _as_whole("actions", _rows(actions, features, len(sizes)))[:, i]
+            numbers = numbers - self._start.to(features.device)[0, i]
             if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < size:
                 raise PolicyError(
                     f"actions of choice {i} go from {int(numbers.min())} to {int(numbers.max())}, counted from the "
@@ -312,9 +313,19 @@ def _as_tensor(what: str, values: Any, device: Any = None) -> Tensor:
     found = plain_array(what, values, PolicyError)
     if found.dtype.kind not in "biuf":
         raise PolicyError(f"{what} is {shown(values)}; it must be an array or a tensor of numbers")
-    if found.dtype.kind == "u" and found.dtype.itemsize == 8:  # torch does not have all of these
+    if found.dtype == np.longdouble:  # torch does not have these
+        found = found.astype(float)
+    if found.dtype.kind == "u" and found.dtype.itemsize == 8:  # nor all of these
         found = found.astype(np.int64 if found.max(initial=0) < 1 << 63 else float)
     return torch.as_tensor(np.ascontiguousarray(found, dtype=found.dtype.newbyteorder("=")), device=device)
+
+
+def _as_whole(what: str, values: Tensor) -> Tensor:
+    """Return numbers of choices as whole numbers, or raise PolicyError: the fraction of others would be dropped."""
+    found = values.long()
+    if not torch.equal(found.to(values.dtype), values):
+        raise PolicyError(f"{what} go from {values.min().item()} to {values.max().item()}; they must be whole numbers")
+    return found
 
 
 def _rows(actions: Any, like: Tensor, width: int | None = None) -> Tensor:
