@@ -225,3 +225,25 @@ def test_returns_beyond_the_largest_number_are_refused(limit, reward):
 def test_what_is_not_an_environment_has_no_model(given):
     with pytest.raises(ProcessError, match="neither a Gymnasium environment nor the id of one"):
         LearningProcess.from_gymnasium(given)
+
+
+@pytest.mark.parametrize("time", [np.timedelta64(3, "s"), np.timedelta64(1)])
+def test_times_are_no_whole_numbers_though_numpy_takes_them_for_such(time):
+    with pytest.raises(SteadyrlError, match=r"steps is .*timedelta64"):
+        marginals(*gallery.corridor(3)[:2], steps=time)
+    with pytest.raises(SteadyrlError, match=r"tolerance is .*timedelta64"):
+        mixing_time(*gallery.corridor(3)[:2], tolerance=time)
+
+
+class Broken:
+    def __array__(self, *arguments, **options):
+        raise KeyError("rows")
+
+    __fspath__ = __array__
+
+
+def test_an_object_that_fails_to_become_an_array_or_a_name_is_named():
+    with pytest.raises(SteadyrlError, match="must be an array of numbers, not Broken"):
+        softmax_policy(Broken())
+    with pytest.raises(SteadyrlError, match=r"path is .*Broken"):
+        LearningProcess.load(Broken())

@@ -5,6 +5,7 @@ seeds.
 """
 
 import re
+import threading
 from functools import partial
 
 import gymnasium
@@ -543,7 +544,7 @@ def test_lengths_and_bare_dictionaries_are_not_delays():
         (partial(PerturbedStarts, perturbation=0.5), r"wrappers=\[perturbed\]"),
         (partial(PreRolledStart, delays=3), "pre_roll"),
         (partial(StaggeredStart, delays=3, window=4), "StaggeredVectorEnv"),
-        (partial(StationaryStart, limit=9), "pre_roll"),
+        (partial(StationaryStart, limit=500), "pre_roll"),
     ],
 )
 def test_cures_for_one_environment_name_those_for_many(cure, instead):
@@ -559,3 +560,29 @@ def test_a_policy_with_unfit_actions_is_told_so(action):
         PolicyError, match=r"policy returned actions of shape .*Discrete\(2\) needs shape \(\) and whole"
     ):
         PreRolledStart(Drawn(), 3, lambda observation: action).reset(seed=0)
+
+
+class Locked:
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def act(self, observations, rng):
+        return np.zeros(len(observations), dtype=int)
+
+
+@pytest.mark.parametrize("wrap", [partial(PreRolledStart, delays=3), partial(StationaryStart, limit=500)])
+def test_a_policy_that_cannot_be_copied_warms_up_too(wrap):
+    env = wrap(gymnasium.make("CartPole-v1"), policy=Locked())
+    assert env.observation_space.contains(env.reset(seed=0)[0])
+
+
+def test_a_policy_whose_error_cannot_be_shown_is_named():
+    class SilentError(Exception):
+        def __str__(self):
+            raise KeyError
+
+    def policy(observation):
+        raise SilentError
+
+    with pytest.raises(PolicyError, match="raised SilentError: a message that cannot be shown"):
+        PreRolledStart(gymnasium.make("CartPole-v1"), 3, policy).reset(seed=0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from numbers import Real
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import scipy.sparse as sp
@@ -44,7 +44,10 @@ def shown(value: Any, most: int = 80) -> str:
 
 def shortened(text: object, most: int = 500) -> str:
     """Return a text of somebody else for a message, shortened to about `most` characters."""
-    words = str(text)
+    try:
+        words = str(text)
+    except Exception:  # somebody's own __str__
+        words = "a message that cannot be shown"
     return words if len(words) <= most else f"{words[: most - 10]}...{words[-7:]}"
 
 
@@ -55,22 +58,24 @@ def in_words(error: BaseException) -> str:
         >>> in_words(ValueError("no wheels")), in_words(KeyboardInterrupt())
         ('ValueError: no wheels', 'KeyboardInterrupt')
     """
-    try:
-        said = str(error)
-    except Exception:  # somebody's own __str__
-        said = "a message that cannot be shown"
+    said = shortened(error, LARGEST)
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def is_number(value: Any) -> bool:
     """Return whether a value is one real number that a float can hold; True and False are not."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
+    if isinstance(value, bool | np.bool_ | np.timedelta64) or not isinstance(value, Real):
         return False
     try:
         float(value)
-    except OverflowError:  # a whole number beyond double precision
+    except Exception:  # a whole number beyond double precision, or somebody's own __float__
         return False
     return True
+
+
+def is_whole(value: Any) -> TypeGuard[int]:
+    """Return whether a value is a whole number; True and False are not, nor are times, which numpy takes for such."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_ | np.timedelta64)
 
 
 def whole_number(name: str, value: Any, error: type[SteadyrlError], *, least: int = 1, most: int = LARGEST) -> int:
@@ -80,8 +85,7 @@ def whole_number(name: str, value: Any, error: type[SteadyrlError], *, least: in
         >>> whole_number("num_envs", np.int64(8), RolloutError)
         8
     """
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_)
-    if not whole or value < least:
+    if not is_whole(value) or value < least:
         raise error(f"{name} is {shown(value)}; it must be a whole number, {least} or more")
     if value > most:
         raise error(f"{name} is {shown(value)}; it must be a whole number, {most} at most")
@@ -101,7 +105,7 @@ def as_steps(steps: Any, error: type[SteadyrlError]) -> int:
 
 def check_seed(seed: Any, error: type[SteadyrlError] = RolloutError) -> int:
     """Return the seed as an int, or raise `error`: a run can only be repeated if its seed is a whole number."""
-    if isinstance(seed, bool | np.bool_) or not isinstance(seed, int | np.integer) or seed < 0:
+    if not is_whole(seed) or seed < 0:
         raise error(f"seed is {shown(seed)}; it must be a whole number, 0 or more, so that the run can be repeated")
     return int(seed)
 
@@ -157,6 +161,8 @@ def as_path(name: str, value: Any, error: type[SteadyrlError]) -> str:
         raise error(f"{name} is {shown(value)}; it must be the name of a file or folder") from problem
     except UnicodeEncodeError as problem:
         raise error(f"{name} is {shown(value)}; no name of a file or folder holds such characters") from problem
+    except Exception as problem:  # somebody's own __fspath__
+        raise error(f"{name} is {shown(value)}, which does not say its name ({in_words(problem)})") from problem
     if not found:
         raise error(f"{name} is an empty name; it must be the name of a file or folder")
     if "\0" in found:
@@ -213,15 +219,19 @@ def plain_array(what: str, given: Any, error: type[SteadyrlError]) -> NDArray[An
         raise error(
             f"{what} is {shown(given)}, which has {len(given):,} entries; an array of them takes too much memory"
         )
-    if getattr(given, "requires_grad", False) is True:
-        raise error(
-            f"{what} is a tensor that requires grad, and no gradient flows through this function; give "
-            f"{what}.detach().cpu().numpy()"
-        )
     try:
+        if getattr(given, "requires_grad", False) is True:
+            raise error(
+                f"{what} is a tensor that requires grad, and no gradient flows through this function; give "
+                f"{what}.detach().cpu().numpy()"
+            )
         return np.asarray(given)
-    except (TypeError, ValueError, OverflowError, RuntimeError, MemoryError) as problem:
-        raise error(f"{what} must be an array of numbers, not {type(given).__name__} ({problem})") from problem
+    except error:
+        raise
+    except Exception as problem:  # somebody's own __array__ raises anything
+        raise error(
+            f"{what} must be an array of numbers, not {type(given).__name__} ({shortened(problem)})"
+        ) from problem
 
 
 def as_numbers(what: str, given: Any, error: type[SteadyrlError]) -> Array:

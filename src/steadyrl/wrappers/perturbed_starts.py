@@ -67,6 +67,7 @@ class PerturbedStarts(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
         self._perturbation = _as_perturbation(perturbation)
         RecordConstructorArgs.__init__(
             self,
+            _disable_deepcopy=True,
             perturbation="auto" if self._perturbation is None else _as_arguments(self._perturbation),
             null_observation=as_plain(null_observation),
             average_episode_length=average_episode_length,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
-import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 
+from steadyrl.common.checks import is_whole
 from steadyrl.errors import DelaysError
 from steadyrl.lengths.delays import Delays
 from steadyrl.wrappers.acting import generator_after_reset, single_actor
@@ -40,10 +40,10 @@ class PreRolledStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
         self, env: gymnasium.Env[Any, Any], delays: Delays | Sequence[float] | int, policy: Any = None
     ) -> None:
         check_single(env, "PreRolledStart", "call pre_roll(envs, delays, policy) instead of its reset")
-        RecordConstructorArgs.__init__(self, delays=as_plain(delays), policy=policy)
+        RecordConstructorArgs.__init__(self, _disable_deepcopy=True, delays=as_plain(delays), policy=policy)
         gymnasium.Wrapper.__init__(self, env)
         self._delays: Delays | int
-        if isinstance(delays, int | np.integer) and not isinstance(delays, bool):
+        if is_whole(delays):
             if delays < 1:
                 raise DelaysError(
                     f"the delay is {delays}; give Delays (as from design_delays), or a delay of 1 or more"

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode
 
-from steadyrl.common.checks import shown, whole_number
+from steadyrl.common.checks import is_whole, shown, whole_number
 from steadyrl.errors import DelaysError, WrapperError
 from steadyrl.lengths.delays import Delays
 from steadyrl.lengths.distribution import LONGEST
@@ -58,7 +58,9 @@ class StaggeredStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
     ) -> None:
         check_single(env, "StaggeredStart", "use StaggeredVectorEnv(envs, delays)")
         mode = _as_mode(autoreset_mode)
-        RecordConstructorArgs.__init__(self, delays=as_plain(delays), window=window, autoreset_mode=mode.value)
+        RecordConstructorArgs.__init__(
+            self, _disable_deepcopy=True, delays=as_plain(delays), window=window, autoreset_mode=mode.value
+        )
         gymnasium.Wrapper.__init__(self, env)
         self._same_step = mode != AutoresetMode.NEXT_STEP
         found = _as_delays(delays, window)
@@ -106,7 +108,7 @@ def _as_mode(mode: AutoresetMode | str) -> AutoresetMode:
 
 
 def _as_delays(delays: Any, window: int | None) -> Delays:
-    if isinstance(delays, bool) or not isinstance(delays, int | np.integer):
+    if not is_whole(delays):
         return as_delays(delays)
     if window is not None:
         window = whole_number("window", window, DelaysError, most=LONGEST)

@@ -39,7 +39,7 @@ class StationaryStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
 
     def __init__(self, env: gymnasium.Env[Any, Any], policy: Any = None, *, limit: int | None = None) -> None:
         check_single(env, "StationaryStart", "call pre_roll(envs, design_delays(lengths), policy) instead of its reset")
-        RecordConstructorArgs.__init__(self, policy=policy, limit=limit)
+        RecordConstructorArgs.__init__(self, _disable_deepcopy=True, policy=policy, limit=limit)
         gymnasium.Wrapper.__init__(self, env)
         if limit is not None:
             whole_number("the limit on an episode's actions", limit, WrapperError)

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import iterate
 from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import shown
+from steadyrl.common.checks import is_whole, shown
 from steadyrl.errors import WrapperError
 from steadyrl.wrappers.rows import copied
 
@@ -77,7 +77,7 @@ def as_seed(seed: Any) -> int | None:
     """Return a seed as an int (None stays None), or raise WrapperError."""
     if seed is None:
         return None
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+    if not is_whole(seed) or seed < 0:
         raise WrapperError(
             f"seed is {shown(seed)}; it must be a whole number, 0 or more, or None for a new one every time"
         )
