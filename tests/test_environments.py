@@ -4,15 +4,19 @@ Sampled means are compared at 5 standard errors: each comparison raises a false 
 seeds are fixed.
 """
 
+from functools import partial
+
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 
 import steadyrl
-from steadyrl import LearningProcess, collect_episodes, uniform_policy
+from scripted import Spaces
+from steadyrl import LearningProcess, Settings, collect_episodes, evaluate, train, uniform_policy
 from steadyrl.environments.process_env import ProcessEnv, StateSweepEnv
-from steadyrl.errors import ProcessError
+from steadyrl.errors import ProcessError, RolloutError, TrainingError
 from steadyrl.exact import gallery
 
 ENTRIES = {
@@ -95,3 +99,24 @@ def test_a_process_without_terminal_states_has_no_episodes():
     assert not process.terminal.any()
     with pytest.raises(ProcessError, match="no terminal states"):
         ProcessEnv(process)
+
+
+NOTHING, TWO = spaces.Box(0, 1, (0,)), spaces.Discrete(2)
+
+
+@pytest.mark.parametrize("seen", [spaces.Tuple(()), spaces.Dict({}), spaces.Tuple((TWO, spaces.Dict({})))], ids=str)
+def test_a_space_of_no_parts_is_refused_before_anything_is_run(seen):
+    make = partial(Spaces, seen, TWO)
+    for attempt in (
+        lambda: collect_episodes(make, "uniform", 2, backend="serial"),
+        lambda: evaluate(make, "uniform", steps=9, num_envs=2, backend="serial"),
+        lambda: train(make, Settings(updates=1, num_envs=2, n_steps=4, backend="serial")),
+    ):
+        with pytest.raises(RolloutError, match="a Dict or Tuple of nothing"):
+            attempt()
+
+
+@pytest.mark.parametrize(("seen", "acted"), [(NOTHING, TWO), (TWO, NOTHING)], ids=["blind", "paralysed"])
+def test_where_there_is_nothing_to_learn_training_says_so(seen, acted):
+    with pytest.raises(TrainingError, match="nothing to learn"):
+        train(partial(Spaces, seen, acted), Settings(updates=1, num_envs=2, n_steps=4, backend="serial"))

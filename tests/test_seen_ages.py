@@ -78,3 +78,8 @@ def test_the_same_seed_gives_the_same_numbers():
 def test_arrays_that_do_not_fit_are_refused(arguments):
     with pytest.raises(LengthsError):
         seen_ages(*arguments)
+
+
+def test_observations_of_no_numbers_show_nothing():
+    found = seen_ages(np.zeros((len(AGES), 0)), AGES, EPISODE)
+    assert abs(found.distance.value) < 0.01

@@ -89,7 +89,7 @@ def seen_ages(observations: Any, ages: Any, episodes: Any, *, groups: int = GROU
     rows, age, episode = _checked(observations, ages, episodes)
     wanted = whole_number("groups", groups, LengthsError, least=2)
     seed = check_seed(seed, LengthsError)
-    rows = np.clip(rows, -_LARGEST, _LARGEST)
+    rows = np.clip(rows, -_LARGEST, _LARGEST) if rows.shape[1] else np.zeros((len(rows), 1))  # d = 0: all are alike
     rng = np.random.default_rng([seed, 7])
     if len(age) > _MOST:
         chosen = rng.choice(len(age), _MOST, replace=False)

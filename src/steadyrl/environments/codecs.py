@@ -184,6 +184,10 @@ def whole_dtype(first: Any, end: Any) -> Any:
 
 def observation_codec(space: Any) -> ObservationCodec:
     """Return the codec of an observation space, or raise RolloutError if it cannot be flattened."""
+    if _has_no_parts(space):
+        raise RolloutError(
+            f"observations are {space}, and Gymnasium cannot flatten a Dict or Tuple of nothing; leave it out"
+        )
     try:
         size = int(utils.flatdim(space))
     except (NotImplementedError, ValueError) as error:
@@ -192,6 +196,14 @@ def observation_codec(space: Any) -> ObservationCodec:
             "the environment so that they are Box, Discrete or Dict"
         ) from error
     return ObservationCodec(space, size, isinstance(space, spaces.Discrete))
+
+
+def _has_no_parts(space: Any) -> bool:
+    """Return whether a space is a Dict or Tuple of nothing, or has one inside."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return False
+    parts = list(space.values()) if isinstance(space, spaces.Dict) else space.spaces
+    return not parts or any(map(_has_no_parts, parts))
 
 
 def action_codec(space: Any) -> ActionCodec:

@@ -157,6 +157,11 @@ class Run:
         self.source = source.described(description)
         self.settings = resolved = settings.resolved(continuous=isinstance(description.action_space, spaces.Box))
         observations, actions = observation_codec(description.observation_space), action_codec(description.action_space)
+        if not observations.size or 0 in actions.shape:
+            raise TrainingError(
+                f"observations are {observations.space} and actions {actions.space}; one of them has no numbers, so "
+                "there is nothing to learn: wrap the environment to have at least one of each"
+            )
         begin = None if policy is None else load_policy(policy, observations, actions)
         # absolute, since an environment may change the working directory (os.chdir)
         self.out = None if out is None else Path(lasting_name("out", out, TrainingError))
