@@ -2,11 +2,13 @@
 
 import io
 import json
+import zipfile
 
 import numpy as np
 import pytest
 
 from steadyrl import EpisodeLengths, audit_log
+from steadyrl.common import storage
 from steadyrl.errors import FileFormatError, LengthsError, MissingExtraError
 from steadyrl.lengths import find_drift, read_lengths
 from steadyrl.lengths.log_files import _beyond
@@ -313,3 +315,13 @@ def test_rows_after_a_quote_are_checked_for_cut_cells_too(tmp_path):
     (tmp_path / "log.csv").write_text('l,r,name\n12,1.5,"a, b"\n1\n15,2.5,c\n')
     with pytest.raises(FileFormatError, match="row 2 has 1 cells"):
         read_lengths(tmp_path / "log.csv")
+
+
+def test_a_small_archive_that_unpacks_to_far_more_than_a_log_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "MOST", 1 << 20)
+    content = io.BytesIO()
+    np.save(content, np.ones(1 << 20, dtype=np.int64))
+    with zipfile.ZipFile(tmp_path / "evaluations.npz", "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("ep_lengths.npy", content.getvalue())
+    with pytest.raises(FileFormatError, match="would unpack to"):
+        read_lengths(tmp_path / "evaluations.npz")

@@ -40,6 +40,7 @@ __all__ = [
     "require_reasonable_size",
     "save_arrays",
     "to_json",
+    "too_dense",
     "unpack_archive",
     "unprefixed",
     "why_no_such_file",
@@ -144,8 +145,13 @@ def unpack_archive(file: BinaryIO, name: str) -> tuple[dict[str, Any], dict[str,
 
 def require_reasonable_size(archive: zipfile.ZipFile, size: int) -> None:
     """Raise ValueError if a zip archive of `size` bytes would unpack to far more than it has reason to."""
-    if _too_large(sum(entry.file_size for entry in archive.infolist()), size):
+    if too_dense(archive, size):
         raise ValueError("it would unpack to more than 1000 times its size")
+
+
+def too_dense(archive: zipfile.ZipFile, size: int) -> bool:
+    """Return whether a zip archive of `size` bytes would unpack to far more than it has reason to."""
+    return _too_large(sum(entry.file_size for entry in archive.infolist()), size)
 
 
 def array_digest(value: Any) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steadyrl.common.checks import as_path, shown
-from steadyrl.common.storage import load_arrays, write_atomically
+from steadyrl.common.storage import load_arrays, too_dense, write_atomically
 from steadyrl.errors import FileFormatError, LengthsError
 from steadyrl.lengths.age_sums import AgeSums
 from steadyrl.lengths.columns import find_column
@@ -216,12 +216,13 @@ def _from_archive(file: Path, column: str | int | None) -> EpisodeRecords:
         with zipfile.ZipFile(file) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
             size = max((entry.file_size for entry in archive.infolist()), default=0)
+            dense = too_dense(archive, os.path.getsize(file))
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError):
         return _from_collected(file)  # which says what is wrong
     if "steadyrl" in names or not names:
         return _from_collected(file)
     name = names[find_column(names, _name(column), repr(str(file)))]
-    if size > _UNPACKED:
+    if size > _UNPACKED or dense:
         raise FileFormatError(f"{str(file)!r} would unpack to {size:,} bytes; that cannot be a list of lengths")
     try:
         with np.load(file, allow_pickle=False) as archive:
