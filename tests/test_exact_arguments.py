@@ -247,3 +247,10 @@ def test_an_object_that_fails_to_become_an_array_or_a_name_is_named():
         softmax_policy(Broken())
     with pytest.raises(SteadyrlError, match=r"path is .*Broken"):
         LearningProcess.load(Broken())
+
+
+def test_a_list_that_contains_itself_is_no_array():
+    endless = []
+    endless.append(endless)
+    with pytest.raises(SteadyrlError, match="must be an array of numbers, not list"):
+        softmax_policy(endless)

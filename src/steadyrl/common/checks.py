@@ -210,16 +210,16 @@ def plain_array(what: str, given: Any, error: type[SteadyrlError]) -> NDArray[An
     """Return the value as a numpy array, or raise `error` if doing so would lose a mask, a gradient or sparsity."""
     if sp.issparse(given):
         raise error(f"{what} is a sparse matrix; it must be an ordinary array: {what}.toarray()")
-    if _has_a_mask(given):
-        raise error(
-            f"{what} is a masked array, whose masked entries have no value here; give {what}.filled(value), or "
-            f"{what}.compressed()"
-        )
     if isinstance(given, range) and len(given) > _MOST_ENTRIES:
         raise error(
             f"{what} is {shown(given)}, which has {len(given):,} entries; an array of them takes too much memory"
         )
     try:
+        if _has_a_mask(given):
+            raise error(
+                f"{what} is a masked array, whose masked entries have no value here; give {what}.filled(value), or "
+                f"{what}.compressed()"
+            )
         if getattr(given, "requires_grad", False) is True:
             raise error(
                 f"{what} is a tensor that requires grad, and no gradient flows through this function; give "
@@ -228,7 +228,7 @@ def plain_array(what: str, given: Any, error: type[SteadyrlError]) -> NDArray[An
         return np.asarray(given)
     except error:
         raise
-    except Exception as problem:  # somebody's own __array__ raises anything
+    except Exception as problem:  # somebody's own __array__ raises anything; a list that contains itself
         raise error(
             f"{what} must be an array of numbers, not {type(given).__name__} ({shortened(problem)})"
         ) from problem
