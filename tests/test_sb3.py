@@ -492,6 +492,22 @@ def test_learning_on_without_a_reset_keeps_the_ages():
     assert callback.report.average_episode_length == env.phase.average_episode_length
 
 
+def test_ages_that_are_not_known_are_not_taken_for_others(tmp_path):
+    model = ppo(SteadyVecEnv(clocks(16, length=20), seed=0), 8)
+    model.learn(16 * 8 * 7)  # nobody watches
+    later = logged(model, 16 * 8 * 12, SteadyStateCallback(), log_interval=1, reset_num_timesteps=False)
+    model, callback = ppo(clocks(16, length=20), 8), SteadyStateCallback()
+    logged(model, 16 * 8 * 4, callback)
+    model.save(tmp_path / "model")
+    model = PPO.load(tmp_path / "model", env=clocks(16, length=20), device="cpu")  # whose episodes begin anew
+    with pytest.warns(PhaseLockWarning):
+        loaded = logged(model, 16 * 8 * 16, callback, log_interval=1, reset_num_timesteps=False)
+    for rows in (later, loaded):
+        lengths = [row["steady/ep_len_mean"] for row in rows if "steady/ep_len_mean" in row]
+        assert len(lengths) > 5
+        assert lengths == pytest.approx([20.0] * len(lengths))
+
+
 def test_off_policy_algorithms_can_have_it_too():
     settings = {"learning_starts": 20, "buffer_size": 500, "device": "cpu", "seed": 0}
     dqn = DQN("MlpPolicy", SteadyVecEnv(clocks(4), [1, 2, 3, 4]), **settings)

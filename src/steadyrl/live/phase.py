@@ -147,11 +147,11 @@ class PhaseTracker:
         self._measure()
         return self._locked or self._batch_alarm
 
-    def reset(self, mask: Flags | None = None) -> None:
-        """Take note that all environments were reset, or those in the mask."""
+    def reset(self, mask: Flags | None = None, *, ages: NDArray[np.int64] | int = 1) -> None:
+        """Take note that all environments were reset, or those in the mask; or that all have these ages now."""
         at: Any = slice(None) if mask is None else checked_flags("mask", mask, self.num_envs)
         self._follow()
-        self._now[at] = 1
+        self._now[at] = ages
         self._restarting[at] = False
 
     def update(self, done: Flags, cut: Flags | None = None) -> bool:

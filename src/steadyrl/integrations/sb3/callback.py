@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
@@ -43,6 +45,8 @@ class SteadyStateCallback(BaseCallback):
         self._warned = False
         self._cut = False  # whether episodes were cut in this batch
         self._reported = 0
+        self._last_obs: Any = None
+        self._ages: NDArray[np.int64] | None = None  # 0 where not known before the next end; None if the tracker knows
 
     @property
     def phase(self) -> PhaseReport | None:
@@ -56,17 +60,36 @@ class SteadyStateCallback(BaseCallback):
 
     def _on_training_start(self) -> None:
         num_envs = self.training_env.num_envs
-        if self._tracker is None or self._tracker.num_envs != num_envs:
+        fresh = self._tracker is None or self._tracker.num_envs != num_envs
+        if fresh:
             # Off-policy algorithms have an n_steps too, that of their returns.
             rollout = self.model.n_steps if isinstance(self.model, OnPolicyAlgorithm) else _WITHOUT_ROLLOUTS
             n_steps = rollout if self._n_steps is None else self._n_steps
             self._tracker = PhaseTracker(num_envs, same_step=True, n_steps=n_steps, tolerance=self._tolerance)
-        elif self.locals.get("reset_num_timesteps", True):  # then learn() has reset all environments
+            self._reported = 0
+        assert self._tracker is not None
+        if self.locals.get("reset_num_timesteps", True):  # then learn() has reset all environments
             self._tracker.reset()
+            self._ages = None
+        elif fresh or self.model._last_obs is not self._last_obs:  # they may be anywhere in their episodes
+            self._ages = np.zeros(num_envs, dtype=np.int64)
+
+    def _on_rollout_start(self) -> None:
+        assert self._tracker is not None
+        if self._ages is not None and self._ages.all():
+            self._tracker.reset(ages=self._ages)
+            self._ages = None
+
+    def _on_training_end(self) -> None:
+        self._last_obs = self.model._last_obs
 
     def _on_step(self) -> bool:
         assert self._tracker is not None
         dones = np.asarray(self.locals["dones"], dtype=bool)
+        if self._ages is not None:
+            self._ages[self._ages > 0] += 1
+            self._ages[dones] = 1
+            return True
         cut = None
         if dones.any():
             cut = np.zeros_like(dones)
