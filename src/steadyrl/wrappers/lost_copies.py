@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 import warnings
 from multiprocessing.connection import wait
 from typing import Any
@@ -18,8 +20,8 @@ _DYING = 5.0  # seconds within which a process whose pipe is closed has ended
 class NamingLostCopies:
     """A context that turns the failure of an environment into an error that says which one it was.
 
-    Worker processes of an AsyncVectorEnv are then shut down: one that died leaves the others' answers unread, and
-    Gymnasium's own `close` would wait for ever.
+    Worker processes of an AsyncVectorEnv or a SubprocVecEnv are then shut down: their own `close` would wait for ever,
+    for answers of one that died, or that have been read.
 
     Args:
         envs: a vector environment of Gymnasium or Stable-Baselines3.
@@ -45,6 +47,8 @@ class NamingLostCopies:
             return
         if isinstance(envs, AsyncVectorEnv):
             _shut_down(envs, lost)
+        elif hasattr(envs, "remotes"):
+            _shut_down_remotes(envs)
         which = f"copy {lost[0]}" if len(lost) == 1 else f"copies {list(lost)}"
         said = str(error) if isinstance(error, SteadyrlError) else in_words(error)
         named = CopyLostError(
@@ -74,6 +78,21 @@ def _shut_down(envs: Any, lost: tuple[int, ...]) -> None:
     with warnings.catch_warnings():  # Gymnasium's, that a step is pending
         warnings.simplefilter("ignore")
         envs.close(terminate=True)
+
+
+def _shut_down_remotes(envs: Any) -> None:
+    """End the processes of a SubprocVecEnv; each has some seconds to close its environment."""
+    for remote in envs.remotes:
+        with contextlib.suppress(OSError):  # its process is gone
+            remote.send(("close", None))
+    until = time.monotonic() + _DYING
+    for process in envs.processes:
+        process.join(max(0.0, until - time.monotonic()))
+        process.kill()
+        process.join()
+    for remote in envs.remotes:
+        remote.close()
+    envs.waiting, envs.closed = False, True
 
 
 def _raised_in(envs: Any, error: Exception) -> tuple[int, ...]:
