@@ -1,9 +1,12 @@
 """Ray: a real cluster of two nodes, one of which goes away."""
 
+import signal
+import sys
 import threading
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +14,8 @@ import ray
 
 from scripted import Dice, Faulty, NodeDice, OneRaisesOneHangs, same
 from steadyrl import collect_episodes
-from steadyrl.errors import EnvironmentRaisedError, StepTimeoutError
+from steadyrl.errors import EnvironmentRaisedError, RolloutError, StepTimeoutError
+from steadyrl.rollouts import ray_tasks
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::FutureWarning"),
@@ -30,6 +34,41 @@ def cluster():
     yield nodes
     ray.shutdown()
     nodes.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("error", "address", "words"),
+    [
+        (
+            ValueError("Invalid address format: foo"),
+            "foo",
+            r"cannot be reached at the address 'foo' \(ValueError: .*host",
+        ),
+        (Exception("timed out"), None, r"Ray did not start \(Exception: timed out\)"),
+    ],
+)
+def test_a_ray_that_cannot_be_started_is_said_in_a_sentence(monkeypatch, error, address, words):
+    def init(**options):
+        raise error
+
+    monkeypatch.setattr(ray_tasks, "import_ray", lambda: SimpleNamespace(is_initialized=lambda: False, init=init))
+    with pytest.raises(RolloutError, match=words):
+        collect_episodes("CartPole-v1", "uniform", 4, backend="ray", address=address)
+
+
+def test_sigterm_while_ray_starts_is_an_interrupt(monkeypatch):
+    def init(**options):  # as Ray does
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(ray_tasks, "import_ray", lambda: SimpleNamespace(is_initialized=lambda: False, init=init))
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            collect_episodes("CartPole-v1", "uniform", 4, backend="ray")
+        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_two_nodes_give_the_bytes_of_this_process(cluster):

@@ -24,6 +24,7 @@ from typing import Any
 
 import cloudpickle
 
+from steadyrl.common.checks import in_words
 from steadyrl.errors import MissingExtraError, RolloutError, WorkerLostError
 from steadyrl.rollouts.blocks import Arrays, Block, Task, run_block
 from steadyrl.rollouts.engine import Failure
@@ -95,6 +96,13 @@ def _connect(ray: Any, address: str | None, workers: int | None) -> bool:
             f"no Ray cluster answers at {address!r} ({error}); start one with `ray start --head`, or leave --address "
             "out for a local one"
         ) from error
+    except Exception as error:  # Ray raises any kind, bare Exceptions too
+        said = in_words(error)
+        raise RolloutError(
+            f"Ray did not start ({said}); try again, or use backend='processes'"
+            if address is None
+            else f"Ray cannot be reached at the address {address!r} ({said}); it is host:port, ray://host:port or auto"
+        ) from error
     return True
 
 
@@ -104,6 +112,10 @@ def _our_sigterm() -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
+    except SystemExit:  # Ray's answer to a signal that came in between
+        if callable(before):
+            before(signal.SIGTERM, None)
+        raise
     finally:
         if before is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
