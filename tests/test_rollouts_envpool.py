@@ -98,6 +98,14 @@ def test_what_envpool_cannot_run_is_said(environment, arguments, words):
         collect_episodes(environment, "uniform", 5, backend="envpool", make_arguments=arguments)
 
 
+def test_what_envpool_cannot_make_is_made_by_gymnasium():
+    limit = {"max_episode_steps": 2**31}  # beyond EnvPool's 32 bits
+    collect = partial(collect_episodes, "CartPole-v1", "uniform", 4, max_episode_steps=1000, make_arguments=limit)
+    with pytest.raises(RolloutError, match=r"EnvPool cannot make CartPole-v1 with the arguments .*2147483648"):
+        collect(backend="envpool")
+    assert "EnvPool cannot make CartPole-v1" in collect().notes[0]
+
+
 def test_without_envpool_the_pip_line_is_named(monkeypatch):
     monkeypatch.setattr(twins, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'steadyrl\[envpool\]'"):

@@ -36,7 +36,11 @@ def require_envpool(source: Source, description: Description) -> None:
 
 def _differences(source: Source, description: Description) -> str | None:
     """Return how EnvPool's environment of this name differs, in spaces or time limit; None if it does not."""
-    pool = pool_maker(source, np.zeros(1, dtype=np.int32), 1)()
+    try:
+        pool = pool_maker(source, np.zeros(1, dtype=np.int32), 1)()
+    except Exception as error:  # a time limit beyond its 32 bits, for one; the message lists all its settings
+        arguments = f" with the arguments {dict(source.arguments)}" if source.arguments else ""
+        return f"EnvPool cannot make {source.id}{arguments} ({type(error).__name__})"
     try:
         theirs = pool.observation_space, pool.action_space
         ours = description.observation_space, description.action_space
