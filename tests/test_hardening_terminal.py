@@ -17,7 +17,7 @@ from steadyrl.cli import commands
 from steadyrl.common.figures import check_picture
 from steadyrl.common.files import locked
 from steadyrl.common.tables import two_columns
-from steadyrl.common.terminal import clean, clean_line, console
+from steadyrl.common.terminal import clean, clean_line, console, say
 from steadyrl.diagnosis.episode_logs import read_episode_log
 from steadyrl.errors import FigureError, FileFormatError, RolloutError
 from steadyrl.exact.mixing_curves import mixing_curves
@@ -530,3 +530,11 @@ def test_an_empty_name_is_not_the_folder_that_we_are_in(tmp_path, command):
     assert done.returncode == 2
     assert "--out is an empty name" in done.stderr
     assert os.listdir(tmp_path) == ["log.txt"]
+
+
+def test_a_message_is_lost_where_an_environment_has_closed_standard_error(monkeypatch):
+    """`diagnose --out` ended with status 1, though all was printed and written."""
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    say("wrote report.html")

@@ -80,9 +80,14 @@ def styled(text: object, style: str) -> Text:
 
 
 def say(*parts: Any, stderr: bool = True) -> None:
-    """Print a message, on standard error unless told otherwise: strings are cleaned, rich texts keep their style."""
+    """Print a message, on standard error unless told otherwise: strings are cleaned, rich texts keep their style.
+
+    It is lost if an environment has closed standard error.
+    """
     from rich.text import Text
 
+    if stderr and getattr(sys.stderr, "closed", False):
+        return
     text = Text()
     for part in parts:
         text.append(part if isinstance(part, Text) else clean(part))
