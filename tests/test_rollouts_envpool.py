@@ -98,6 +98,19 @@ def test_what_envpool_cannot_run_is_said(environment, arguments, words):
         collect_episodes(environment, "uniform", 5, backend="envpool", make_arguments=arguments)
 
 
+def test_an_end_in_the_step_of_the_time_limit_is_both():
+    """EnvPool says truncated only; of 3,000 such episodes some 90 terminate there, in either backend."""
+    for backend in ("envpool", "serial"):
+        found = collect_episodes(
+            "CartPole-v1", "uniform", 3000, seed=0, backend=backend, make_arguments={"max_episode_steps": 10}
+        )
+        at_limit = found.lengths == found.lengths.max()
+        assert found.truncated[at_limit].all()
+        assert 50 < found.terminated[at_limit].sum() < 150  # 4 standard deviations and more: 1 in 10,000
+        assert found.terminated[~at_limit].all()
+        assert not found.truncated[~at_limit].any()
+
+
 def test_what_envpool_cannot_make_is_made_by_gymnasium():
     limit = {"max_episode_steps": 2**31}  # beyond EnvPool's 32 bits
     collect = partial(collect_episodes, "CartPole-v1", "uniform", 4, max_episode_steps=1000, make_arguments=limit)

@@ -30,7 +30,7 @@ from steadyrl.errors import (
     WorkerLostError,
 )
 from steadyrl.integrations.envpool.lanes import EnvPoolLanes
-from steadyrl.integrations.envpool.pool import pool_maker
+from steadyrl.integrations.envpool.pool import pool_maker, time_limit
 from steadyrl.policies.networks import Policy
 from steadyrl.rollouts.engine import Collector, Episode, Failure, run
 from steadyrl.rollouts.repeatability import RememberingPolicy, repeats
@@ -194,8 +194,9 @@ def _lanes(block: Block, watch: Watch) -> list[Lanes]:
         return [GymnasiumLanes(task.source, task.observations, task.actions, count, watch)]
     assert task.source.id is not None
     seeds = episode_seeds(task.seed, 2 * ENVPOOL_LANES * block.index, 2 * ENVPOOL_LANES).view(np.int32)
+    limit = time_limit(task.source)
     return [
-        EnvPoolLanes(pool_maker(task.source, part, task.threads), task.observations, task.actions, watch)
+        EnvPoolLanes(pool_maker(task.source, part, task.threads, limit), task.observations, task.actions, watch, limit)
         for part in (seeds[:ENVPOOL_LANES], seeds[ENVPOOL_LANES:])
     ]
 

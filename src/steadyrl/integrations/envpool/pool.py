@@ -59,9 +59,7 @@ class Pool:
         self.single_observation_space, self.single_action_space = map(_agreed, native, twin)
         limit = int(config.max_episode_steps)
         self.max_episode_steps = None if limit >= _NO_LIMIT else limit
-        self._limit = limit if registered is not None and registered.max_episode_steps is not None else None
-        if self._limit is not None:
-            self._arguments["max_episode_steps"] = self._limit + 1
+        self._limit = own_limit(id, limit)
         self.render_mode: str | None = self._arguments.get("render_mode")
         self._pool: Any = None
 
@@ -74,7 +72,7 @@ class Pool:
         """Make the environments with these seeds; earlier ones are closed."""
         self._pool = None  # the earlier threads end
         source = as_source(self.id, self._arguments)
-        self._pool = pool_maker(source, (seeds % _SEEDS).astype(np.int32), self.num_threads)()
+        self._pool = pool_maker(source, (seeds % _SEEDS).astype(np.int32), self.num_threads, self._limit)()
 
     def reset(self, ids: Ids | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset all environments, or these; return first observations and infos."""
@@ -132,10 +130,25 @@ class Pool:
         self._pool = None
 
 
-def pool_maker(source: Source, seeds: NDArray[np.int32], threads: int) -> Callable[[], Any]:
-    """Return a function that makes a pool with one environment per seed."""
+def own_limit(id: str, limit: int) -> int | None:
+    """Return the time limit that is kept here: None if there is none, or if it is the environment's own."""
+    registered = _registered(id)
+    return None if limit >= _NO_LIMIT or registered is None or registered.max_episode_steps is None else limit
+
+
+def time_limit(source: Source) -> int | None:
+    """Return the time limit of a source's environments that is kept here."""
+    import envpool
+
+    assert source.id is not None
+    return own_limit(source.id, int(envpool.make_spec(source.id, **source.arguments).config.max_episode_steps))
+
+
+def pool_maker(source: Source, seeds: NDArray[np.int32], threads: int, limit: int | None = None) -> Callable[[], Any]:
+    """Return a function that makes a pool with one environment per seed, which leaves the time limit `limit` to us."""
     assert source.id is not None
     name = source.id
+    arguments = dict(source.arguments) | ({} if limit is None else {"max_episode_steps": limit + 1})
 
     def make() -> Any:
         import envpool
@@ -148,7 +161,7 @@ def pool_maker(source: Source, seeds: NDArray[np.int32], threads: int) -> Callab
                 num_envs=len(seeds),
                 num_threads=max(1, min(threads, len(seeds))),
                 seed=seeds.tolist(),
-                **source.arguments,
+                **arguments,
             )
             _ = pool.observation_space, pool.action_space  # made once, and here is where they may warn
         return pool
