@@ -1,6 +1,6 @@
 """Figures of the diagnosis: coverage, the paper's environments, prediction against brute force, cost.
 
-    python benchmarks/diagnosis.py [coverage coverage_again kinds paper prediction efficiency times]
+    python benchmarks/diagnosis.py [coverage coverage_again kinds early paper prediction efficiency times]
 
 Each part writes its figures to benchmarks/results/diagnosis.json as it ends; parts that are not named keep theirs.
 """
@@ -77,6 +77,27 @@ def kinds():
             print(rows[-1], flush=True)
             _keep("kinds", {"rows": rows, "repeats": 200})
     return {"rows": rows, "repeats": 200}
+
+
+def early():
+    """The band of the phase distance before one mean episode length: how often it holds the truth, and how far off."""
+    at_means, repeats, rows = (0.25, 0.5, 0.75), 100, []
+    for name, truth in LENGTHS.items():
+        at = (np.array(at_means) * truth.mean).astype(int)
+        distance = steadyrl.phase_distance(truth, at[-1])[at]
+        for episodes in (50, 300, 1000, 4000):
+            rng, hits, missed = np.random.default_rng(episodes), np.zeros(len(at)), []
+            for _ in range(repeats):
+                sample = steadyrl.EpisodeLengths(rng.multinomial(episodes, truth.probabilities) / episodes)
+                c = steadyrl.bootstrap(sample, episodes, rng=rng, steps=at[-1], resamples=199)
+                by = np.maximum(c.distance_low[at] - distance, distance - c.distance_high[at])
+                hits += by <= 0
+                missed.append(max(float(by.max()), 0.0))
+            covered = dict(zip((f"at {m} AEL" for m in at_means), (hits / repeats).tolist(), strict=True))
+            most = float(np.quantile(missed, 0.95))
+            rows.append({"lengths": name, "episodes": episodes, **covered, "largest miss, 95% of samples": most})
+            print(rows[-1], flush=True)
+    return {"rows": rows, "repeats": repeats}
 
 
 def _cover(truth, episodes, tolerance, repeats, rng):
@@ -295,6 +316,7 @@ def main():
         "coverage": coverage,
         "coverage_again": coverage_again,
         "kinds": kinds,
+        "early": early,
         "paper": paper,
         "prediction": prediction,
         "efficiency": efficiency,

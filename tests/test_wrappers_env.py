@@ -586,3 +586,14 @@ def test_a_policy_whose_error_cannot_be_shown_is_named():
 
     with pytest.raises(PolicyError, match="raised SilentError: a message that cannot be shown"):
         PreRolledStart(gymnasium.make("CartPole-v1"), 3, policy).reset(seed=0)
+
+
+def test_an_argument_that_contains_itself_is_refused_with_a_sentence():
+    itself = []
+    itself.append(itself)
+    for make in (
+        lambda: StaggeredStart(gymnasium.make("CartPole-v1"), itself),
+        lambda: PerturbedStarts(gymnasium.make("CartPole-v1"), Perturbation(0.5), null_observation=itself),
+    ):
+        with pytest.raises(WrapperError, match="contains itself"):
+            make()

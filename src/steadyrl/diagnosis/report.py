@@ -27,6 +27,7 @@ from steadyrl.diagnosis.logged_bias import logged_bias, logged_bias_text
 from steadyrl.diagnosis.observed import Marginals
 from steadyrl.diagnosis.result import Diagnosis
 from steadyrl.lengths.anytime import least_distance
+from steadyrl.lengths.distance_bands import FEW_EPISODES
 from steadyrl.lengths.strategies import Strategy
 
 Array = NDArray[np.float64]
@@ -75,11 +76,13 @@ def render(found: Diagnosis, *, command: str = "") -> str:
 
 def _curves(found: Diagnosis) -> str:
     """Return the sections on strategies and observed values, and what only readers of the paper need."""
+    few = found.confidence.episodes < FEW_EPISODES
+    early = f"; before one mean episode length it is too narrow, since {found.confidence.episodes} episodes are few"
     return f"""<h2>How far batches are from the long run</h2>
 <p class="soft">Total variation between the ages (steps since the last reset) of many environments and those of the long
 run: an upper bound on the distance of the state distribution. The band around "as it is" holds the truth with
-{found.confidence.level:.0%}. The shaded region is out of reach for every strategy that starts with a reset and throws
-nothing away: no environment can be older than the time since then.</p>
+{found.confidence.level:.0%}{early if few else ""}. The shaded region is out of reach for every strategy
+that starts with a reset and throws nothing away: no environment can be older than the time since then.</p>
 <div class="legend" id="legend" role="group" aria-label="Curves shown"></div>
 <figure id="distance"></figure>
 <h2>Strategies</h2>

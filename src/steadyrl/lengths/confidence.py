@@ -67,7 +67,10 @@ class LengthsConfidence:
     distance: Array
     """Phase distance d(0), ..., d(steps)."""
     distance_low: Array
-    """Lower end of the confidence band of the phase distance."""
+    """Lower end of the confidence band of the phase distance, pointwise.
+
+    With fewer than 1,000 episodes the band is too narrow before one average episode length (see `distance_bands`).
+    """
     distance_high: Array
     """Upper end of the confidence band of the phase distance."""
 

@@ -35,8 +35,11 @@ is taken for noise. With fewer than five episodes per distinct length the same i
 too, in bins that hold about twenty episodes, and the larger result is taken at each time: bins cannot see that copies
 in their first episode all have the same age, and single steps cannot see the rest.
 
-The coverage is measured for several kinds of lengths and numbers of episodes (`benchmarks/diagnosis.py kinds`) in
-benchmarks/results/diagnosis.json. It is lowest up to one average episode length.
+The coverage is measured for several kinds of lengths and numbers of episodes (`benchmarks/diagnosis.py kinds early`) in
+benchmarks/results/diagnosis.json. Bands of 90% hold the truth at 1, 2 and 3 average episode lengths in 80 to 97% of
+samples of 300 episodes and more. Before that they need 1,000 episodes (71 to 98%); with 300 they hold it in 80% on
+average and miss by 0.03 at most, with 50 in 67% and by 0.09, since the few ends seen so early are taken for more, or
+less, than they are.
 """
 
 from __future__ import annotations
@@ -51,6 +54,9 @@ from scipy import fft
 from steadyrl.lengths.distribution import EpisodeLengths
 
 Array = NDArray[np.float64]
+
+FEW_EPISODES = 1000
+"""With fewer, the band is too narrow before one average episode length."""
 
 _ROOM = 4_000_000  # numbers of a block of resamples
 _NOISY = 1.5  # times the noise that there must be to count as more than noise

@@ -20,13 +20,22 @@ _WRITTEN = {"probabilities", "distance", "lengths"}  # what `as_plain` makes of 
 
 def as_plain(value: Any) -> Any:
     """Return a value as plain numbers, text, lists and dictionaries, as JSON can hold it."""
+    try:
+        return _plain(value)
+    except RecursionError as error:
+        raise WrapperError(
+            f"an argument of the wrapper contains itself ({shown(value)}); give plain numbers"
+        ) from error
+
+
+def _plain(value: Any) -> Any:
     if isinstance(value, Delays):
         lengths = None if value.lengths is None else value.lengths.probabilities.tolist()
         return {"probabilities": value.probabilities.tolist(), "distance": value.distance, "lengths": lengths}
     if isinstance(value, Mapping):
-        return {key: as_plain(one) for key, one in value.items()}
+        return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [as_plain(one) for one in value]
+        return [_plain(one) for one in value]
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
