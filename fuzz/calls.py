@@ -16,6 +16,7 @@ import os
 import random
 import subprocess
 import sys
+import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -185,6 +186,8 @@ def targets() -> dict[str, Target]:
         "Delays.assign": {"n": 3, "rng": rng(0)},
         "Delays.for_same_step": {},
         "EnvPoolVectorEnv": {"id": "CartPole-v1", "num_envs": 2, "seed": 0},
+        "EnvPoolVectorEnv.reset": {"seed": 0, "options": None},
+        "EnvPoolVectorEnv.step": {"actions": np.array([0, 1])},
         "EpisodeLengths": {"probabilities": [0, 0.5, 0.5]},
         "EpisodeLengths.from_gymnasium": {"lengths": [3, 4, 5], "censored": [False, False, True]},
         "EpisodeLengths.from_survival": {"survival": [1.0, 1.0, 0.5, 0.2]},
@@ -352,6 +355,11 @@ def targets() -> dict[str, Target]:
         good[name] = exact
     good["state_values"] = good["action_values"]
 
+    def pool() -> Any:
+        envs = steadyrl.EnvPoolVectorEnv("CartPole-v1", 2, seed=0, num_threads=1)
+        envs.reset()
+        return envs
+
     def updated() -> Any:
         statistics = steadyrl.FairStatistics(2, same_step=True)
         statistics.update([1.0, 1.0], [True, False])
@@ -380,6 +388,7 @@ def targets() -> dict[str, Target]:
         "StaggeredVectorEnv": lambda: steadyrl.StaggeredVectorEnv(vector(), seed=0),
         "PhaseMonitor": lambda: steadyrl.PhaseMonitor(vector()),
     }
+    owners["EnvPoolVectorEnv"] = pool
     elsewhere = {
         "evaluate with a budget": steadyrl.evaluate,
         "find_drift": find_drift,
@@ -391,7 +400,12 @@ def targets() -> dict[str, Target]:
         import torch
 
         from steadyrl.integrations.torch import CounterStagger, TorchFairStatistics, TorchStagger
+        from steadyrl.integrations.torch.rsl_rl import StaggeredVecEnv, write_delays
         from steadyrl.policies import CategoricalPolicy, GaussianPolicy, SoftmaxTable
+
+        def simulator() -> Any:
+            counters = torch.zeros(2, dtype=torch.long)
+            return types.SimpleNamespace(episode_length_buf=counters, max_episode_length=5, num_envs=2, device="cpu")
 
         def torch_updated() -> Any:
             statistics = TorchFairStatistics(2)
@@ -436,6 +450,13 @@ def targets() -> dict[str, Target]:
         good["TorchStagger.step"] = {"done": torch.tensor([True, False])}
         good["TorchStagger.reset"] = {"mask": torch.tensor([True, False]), "seed": 0}
         owners["TorchStagger"] = lambda: TorchStagger(2, same_step=True, seed=0)
+        elsewhere |= {"StaggeredVecEnv": StaggeredVecEnv, "write_delays": write_delays}
+        good["CounterStagger"] = {"env": simulator, "counters": "episode_length_buf", "limit": 5, "log_interval": 4}
+        ended = torch.tensor([True, False])
+        good["CounterStagger.step"] = {"dones": ended, "rewards": torch.ones(2), "terminated": ended}
+        owners["CounterStagger"] = lambda: CounterStagger(simulator(), seed=0)
+        good["StaggeredVecEnv"] = {"env": simulator, "seed": 0, "log_interval": 4}
+        good["write_delays"] = {"env": simulator, "delays": [0, 2], "seed": 0}
     with contextlib.suppress(ImportError):
         from stable_baselines3.common.vec_env import DummyVecEnv
 
@@ -484,7 +505,7 @@ def targets() -> dict[str, Target]:
 
 def made(value: Any) -> Any:
     """Return a good argument: environments are made anew for every call."""
-    return value() if getattr(value, "__name__", "") in ("make", "vector", "dummy") else value
+    return value() if getattr(value, "__name__", "") in ("make", "vector", "dummy", "simulator") else value
 
 
 def parameters(function: Callable[..., Any], good: dict[str, Any]) -> list[str]:
