@@ -456,7 +456,7 @@ def targets() -> dict[str, Target]:
         good["CounterStagger.step"] = {"dones": ended, "rewards": torch.ones(2), "terminated": ended}
         owners["CounterStagger"] = lambda: CounterStagger(simulator(), seed=0)
         good["StaggeredVecEnv"] = {"env": simulator, "seed": 0, "log_interval": 4}
-        good["write_delays"] = {"env": simulator, "delays": [0, 2], "seed": 0}
+        good["write_delays"] = {"env": simulator, "delays": [1, 2], "seed": 0}
     with contextlib.suppress(ImportError):
         from stable_baselines3.common.vec_env import DummyVecEnv
 
