@@ -612,9 +612,9 @@ def test_ray_leaves_out_episodes_that_kill_their_process():
     np.testing.assert_array_equal(killed.lengths, raised.lengths)
 
 
-@pytest.mark.parametrize("command", [("diagnose", "--episodes", "200"), ("evaluate", "uniform", "--episodes", "5")])
-def test_an_environment_that_prints_leaves_json_valid(tmp_path, command):
-    (tmp_path / "loud.py").write_text(
+def loud_environment(folder):
+    """Write the module of an environment, loud:Loud-v0, that prints; return the variables with which it is found."""
+    (folder / "loud.py").write_text(
         f"import os, sys; sys.path.insert(0, {HERE!r})\nimport gymnasium\nfrom scripted import Dice\n"
         "class Loud(Dice):\n"
         "    def step(self, action):\n"
@@ -622,6 +622,11 @@ def test_an_environment_that_prints_leaves_json_valid(tmp_path, command):
         "        return super().step(action)\n"
         "gymnasium.register('Loud-v0', entry_point=Loud)\n"
     )
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+
+
+@pytest.mark.parametrize("command", [("diagnose", "--episodes", "200"), ("evaluate", "uniform", "--episodes", "5")])
+def test_an_environment_that_prints_leaves_json_valid(tmp_path, command):
     words = [
         sys.executable,
         "-m",
@@ -633,10 +638,21 @@ def test_an_environment_that_prints_leaves_json_valid(tmp_path, command):
         "serial",
         "--json",
     ]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    environment = loud_environment(tmp_path)
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True, env=environment)
     assert isinstance(json.loads(done.stdout), dict)
     assert "step" in done.stderr
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_what_an_environment_prints_does_not_come_between_the_lines_of_a_training(tmp_path, backend):
+    words = [sys.executable, "-m", "steadyrl", "train", "loud:Loud-v0", "--updates", "1", "--num-envs", "2"]
+    words += ["--n-steps", "4", "--backend", backend, "--out", str(tmp_path / "out")]
+    environment = loud_environment(tmp_path)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True, env=environment)
+    assert done.stdout.startswith("updates ")
+    assert "step\n" not in done.stdout
+    assert "step\n" in done.stderr
 
 
 class Apart(BaseException):

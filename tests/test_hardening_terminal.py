@@ -538,3 +538,18 @@ def test_a_message_is_lost_where_an_environment_has_closed_standard_error(monkey
     closed.close()
     monkeypatch.setattr(sys, "stderr", closed)
     say("wrote report.html")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"backend": "x"}, "backend is 'x'"),
+        ({"workers": -1}, "workers is -1"),
+        ({"seed": -1}, "seed is -1"),
+        ({"backend": "serial", "address": "here:1"}, "an address of a Ray cluster"),
+    ],
+)
+def test_reproduce_refuses_options_also_where_the_experiment_takes_none(tmp_path, arguments, words):
+    with pytest.raises(RolloutError, match=words):
+        reproduce([scripted([])], "quick", tmp_path / "out", **arguments)
+    assert not (tmp_path / "out").exists()

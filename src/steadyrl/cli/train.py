@@ -13,6 +13,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from steadyrl.cli.options import EnvironmentId, Make, make_arguments, named_path
+from steadyrl.common.quiet import output_to_stderr
 from steadyrl.common.tables import two_columns
 from steadyrl.common.terminal import console
 from steadyrl.errors import MissingExtraError
@@ -53,15 +54,16 @@ def run_training(
         raise
     except ImportError as error:
         raise MissingExtraError("training needs PyTorch; install it with: pip install 'steadyrl[train]'") from error
-    found: Trained = train(
-        environment,
-        settings,
-        policy=policy,
-        out=out,
-        resume=resume,
-        make_arguments=make_arguments(make),
-        progress=True,
-    )
+    with output_to_stderr():  # what the environment prints is no part of the answer
+        found: Trained = train(
+            environment,
+            settings,
+            policy=policy,
+            out=out,
+            resume=resume,
+            make_arguments=make_arguments(make),
+            progress=True,
+        )
     _print_training(found, environment, out, make)
 
 

@@ -32,6 +32,7 @@ from steadyrl.experiments.pages import (
     understood,
 )
 from steadyrl.experiments.workspace import Workspace
+from steadyrl.rollouts.planning import Options
 from steadyrl.rollouts.ray_tasks import connected
 
 UNFINISHED = ".unfinished"
@@ -76,6 +77,7 @@ def reproduce(
     check_scale(scale)
     if backend == "envpool":
         raise RolloutError("EnvPool does not have all of these environments; 'auto' takes it where it has them")
+    Options(seed=seed, backend=backend, workers=workers, address=address)  # some experiments take none, and check none
     if out.exists() and not out.is_dir():
         raise RolloutError(f"out is {str(out)!r}, which is a file; name a folder for the results")
     out.mkdir(parents=True, exist_ok=True)
