@@ -8,6 +8,7 @@ has few episodes, RLlib repeats earlier ones for smoothing, and only the new one
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -19,6 +20,7 @@ from steadyrl.lengths.columns import find_column
 from steadyrl.lengths.records import LoggedLengths
 
 _HISTORIES = ("hist_stats", "env_runners/hist_stats", "sampler_results/hist_stats")
+_FRAME = struct.Struct("<QI")  # before a TensorBoard event: its length and a checksum of that; after it come 4 bytes
 _NEW = ("episodes_this_iter", "env_runners/episodes_this_iter", "sampler_results/episodes_this_iter")
 
 
@@ -43,15 +45,24 @@ def read_events(path: Path, column: str | None) -> LoggedLengths:
     where = repr(str(path))
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
     except ImportError as error:
         raise MissingExtraError(
             f'reading {where} needs TensorBoard, which is not installed: pip install tensorboard (or "steadyrl[train]")'
         ) from error
     events = EventAccumulator(str(path), size_guidance={"scalars": 0, "tensors": 0})
+    size = path.stat().st_size  # of now: a run that goes on may add to the file
     try:
+        stopped = sum(_FRAME.size + 4 + len(record) for record in RawEventFileLoader(str(path)).Load())
         events.Reload()
     except Exception as error:  # a damaged file raises what the reader's protocol buffers raise
         raise FileFormatError(f"{where} is not a TensorBoard event file ({error})") from error
+    if stopped and not _is_cut(path, stopped, size):
+        raise FileFormatError(
+            f"{where} is damaged at byte {stopped:,} of {size:,}, and TensorBoard reads nothing from there on; to take "
+            f"the episodes before it, copy what is whole to another file: head -c {stopped} (its name has to have "
+            "'tfevents' in it, too)"
+        )
     tags = events.Tags()
     names = [*tags["scalars"], *tags["tensors"]]
     if not names:
@@ -64,6 +75,19 @@ def read_events(path: Path, column: str | None) -> LoggedLengths:
         found = events.Tensors(name)
         values = [_scalar(event.tensor_proto, name, where) for event in found]
     return LoggedLengths(np.array(values, dtype=float), ended=np.array([event.wall_time for event in found]))
+
+
+def _is_cut(path: Path, place: int, size: int) -> bool:
+    """Return whether an event file just ends at a place, or in a record that begins there: a run was killed then."""
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+
+    with open(path, "rb") as file:
+        file.seek(place)
+        head = file.read(_FRAME.size)
+    if size - place < _FRAME.size:
+        return True
+    length, checksum = _FRAME.unpack(head)
+    return bool(masked_crc32c(head[:8]) == checksum and length + 4 > size - place - _FRAME.size)
 
 
 def _scalar(tensor: Any, name: str, where: str) -> float:
