@@ -153,6 +153,8 @@ def test_damaged_policy_files_are_refused_with_a_sentence(tmp_path):
         "cut.npz": zipped[: len(zipped) // 2],
         "flipped.npz": flipped,
         "header.npy": header,
+        "two.npy": plain + plain,
+        "large.npy": plain.replace(b"), }" + b" " * 12, b"0" * 12 + b"), }"),
         "huge.json": b"[[1" + b"0" * 400 + b", 0]]",
         "deep.json": b"[" * 100_000,
     }

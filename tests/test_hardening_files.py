@@ -867,6 +867,18 @@ def test_arrays_cannot_be_hidden_added_changed_or_exchanged(saved, change, tmp_p
         Episodes.load(tmp_path / "a")
 
 
+def test_episodes_whose_header_is_hidden_are_not_read_as_a_log_of_lengths(saved, tmp_path):
+    file = tmp_path / "a.npz"
+    content = saved["episodes"][0]
+    file.write_bytes(rezipped(content, lambda entries: {k: v for k, v in entries.items() if k != "steadyrl.npy"}))
+    with pytest.raises(FileFormatError, match="damaged"):
+        read_lengths(file)
+    place = content.rindex(b"steadyrl.npy")  # in the directory at the end of the archive
+    file.write_bytes(content[:place] + b"r" + content[place + 1 :])
+    with pytest.raises(FileFormatError, match="damaged"):
+        read_lengths(file)
+
+
 def old_file(path, episodes, **changed):
     """A file as version 1 wrote it: without digests."""
     arrays = {name: getattr(episodes, name) for name in ("lengths", "returns", "terminated", "truncated", "seeds")}

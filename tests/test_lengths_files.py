@@ -172,6 +172,30 @@ def test_tensorboard_scalars_of_single_episodes_are_read_and_means_are_refused(t
         read_lengths(tmp_path / "means")
 
 
+def test_a_tensorboard_file_that_was_cut_is_read_up_to_there_and_a_damaged_one_is_refused(tmp_path):
+    writer = pytest.importorskip("torch.utils.tensorboard").SummaryWriter
+    with writer(tmp_path) as log:
+        for step in range(60):
+            log.add_scalar("charts/episodic_length", step + 5, step)
+    file = next(tmp_path.iterdir())
+    content = file.read_bytes()
+    for cut in (5, 14, 30):
+        file.write_bytes(content[:-cut])  # as a run that was killed while it wrote leaves it
+        assert read_lengths(file).lengths.tolist() == [*range(5, 64)]
+    place, events = 0, []
+    while place < len(content):
+        events.append(place)
+        place += 16 + int.from_bytes(content[place : place + 8], "little")
+    for i in (0, 4, 8, 11, 12, 25):  # length, its checksum, the event
+        damaged = bytearray(content)
+        damaged[events[30] + i] ^= 64
+        file.write_bytes(damaged)
+        with pytest.raises(FileFormatError, match=f"damaged at byte {events[30]:,} of {len(content):,}.*head -c"):
+            read_lengths(file)
+    file.write_bytes(content[: events[30]])
+    assert read_lengths(file).lengths.tolist() == [*range(5, 34)]
+
+
 def test_without_tensorboard_its_files_name_the_line_that_installs_it(tmp_path, monkeypatch):
     file = tmp_path / "events.out.tfevents.1.host"
     file.write_bytes(b"x")
@@ -315,6 +339,27 @@ def test_rows_after_a_quote_are_checked_for_cut_cells_too(tmp_path):
     (tmp_path / "log.csv").write_text('l,r,name\n12,1.5,"a, b"\n1\n15,2.5,c\n')
     with pytest.raises(FileFormatError, match="row 2 has 1 cells"):
         read_lengths(tmp_path / "log.csv")
+
+
+@pytest.mark.parametrize("shape", ["(60,)", "(4,)", "(6000000000000,)"])
+def test_an_array_whose_header_does_not_fit_the_file_is_refused(shape, tmp_path):
+    np.save(tmp_path / "lengths.npy", np.arange(1, 7))
+    content = (tmp_path / "lengths.npy").read_bytes()
+    assert content.count(b"(6,)") == 1
+    blanks = b" " * (len(shape) - len("(6,)"))
+    changed = content.replace(b"(6,), }" + blanks, shape.encode() + b", }")
+    assert len(changed) == len(content)
+    (tmp_path / "lengths.npy").write_bytes(changed)
+    with pytest.raises(FileFormatError, match="does not fit its size"):
+        read_lengths(tmp_path / "lengths.npy")
+
+
+def test_a_file_of_several_arrays_is_not_read_as_its_first(tmp_path):
+    with open(tmp_path / "lengths.npy", "wb") as file:
+        np.save(file, [3, 4])
+        np.save(file, [500, 600])
+    with pytest.raises(FileFormatError, match="does not fit its size"):
+        read_lengths(tmp_path / "lengths.npy")
 
 
 def test_a_small_archive_that_unpacks_to_far_more_than_a_log_is_refused(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from steadyrl.common.checks import shown
 from steadyrl.common.detours import Perturbation
 from steadyrl.common.figures import check_picture
 from steadyrl.common.quiet import output_to_stderr
-from steadyrl.common.storage import require_reasonable_size
+from steadyrl.common.storage import read_whole_array, require_reasonable_size
 from steadyrl.common.tables import two_columns
 from steadyrl.common.terminal import clean, console, say, styled
 from steadyrl.errors import FileFormatError, PolicyError, ProcessError
@@ -158,10 +158,9 @@ def _read_array(path: Path) -> Any:
             raise ValueError("the file is empty")
         return np.loadtxt(path, delimiter="," if path.suffix == ".csv" else None, ndmin=2)
     with open(path, "rb") as file:  # numpy would leave a damaged archive open
-        loaded = np.load(file, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        with loaded:
+        if file.peek(6).startswith(b"\x93NUMPY"):
+            return read_whole_array(file)
+        with np.load(file, allow_pickle=False) as loaded:
             require_reasonable_size(loaded.zip, path.stat().st_size)
             if len(loaded.files) != 1 and "policy" not in loaded.files:
                 held = ", ".join(loaded.files) or "no array"

@@ -37,6 +37,7 @@ __all__ = [
     "locked",
     "pack_archive",
     "plain",
+    "read_whole_array",
     "require_reasonable_size",
     "save_arrays",
     "to_json",
@@ -141,6 +142,18 @@ def unpack_archive(file: BinaryIO, name: str) -> tuple[dict[str, Any], dict[str,
             "make it again"
         ) from error
     return header, arrays
+
+
+def read_whole_array(file: BinaryIO) -> Any:
+    """Return the array in an npy file, open at its start; raise ValueError if its header does not fit the file's size.
+
+    Where it promises more, numpy would take memory for that; where it promises less, numpy would leave out the rest.
+    """
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    _require_honest(file, size)
+    file.seek(0)
+    return npy.read_array(file, allow_pickle=False)
 
 
 def require_reasonable_size(archive: zipfile.ZipFile, size: int) -> None:

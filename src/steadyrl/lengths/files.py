@@ -14,13 +14,13 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steadyrl.common.checks import as_path, shown
-from steadyrl.common.storage import load_arrays, too_dense, write_atomically
+from steadyrl.common.storage import load_arrays, read_whole_array, too_dense, write_atomically
 from steadyrl.errors import FileFormatError, LengthsError
 from steadyrl.lengths.age_sums import AgeSums
 from steadyrl.lengths.columns import find_column
@@ -37,6 +37,7 @@ FORMATS = (
 )
 """What can be read, for messages and help texts."""
 _IN_DIRECTORY = ("*monitor.csv", "result.json", "*tfevents*", "evaluations.npz")  # the first kind that is there is read
+_COLLECTED = {"lengths", "terminated", "truncated", "seeds"}  # arrays of what Episodes.save wrote, besides its header
 _EVALUATIONS = {"timesteps", "results", "ep_lengths"}  # arrays of Stable-Baselines3's evaluations.npz
 _UNPACKED = 1 << 32  # bytes; a larger array in an archive is refused
 _PIPED = 1 << 30  # bytes that are taken from standard input
@@ -160,9 +161,9 @@ def _name(column: str | int | None) -> str | None:
     return column
 
 
-def _array(stream: IO[bytes], where: str) -> Any:
+def _array(stream: BinaryIO, where: str) -> Any:
     try:
-        return np.load(stream, allow_pickle=False).reshape(-1)
+        return read_whole_array(stream).reshape(-1)
     except Exception as error:  # NumPy parses the header as Python, which raises a dozen types
         raise FileFormatError(f"{where} is not an array of lengths ({error})") from error
 
@@ -219,7 +220,7 @@ def _from_archive(file: Path, column: str | int | None) -> EpisodeRecords:
             dense = too_dense(archive, os.path.getsize(file))
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError):
         return _from_collected(file)  # which says what is wrong
-    if "steadyrl" in names or not names:
+    if "steadyrl" in names or not names or set(names) >= _COLLECTED:  # without its header it is damaged
         return _from_collected(file)
     name = names[find_column(names, _name(column), repr(str(file)))]
     if size > _UNPACKED or dense:
