@@ -867,6 +867,17 @@ def test_arrays_cannot_be_hidden_added_changed_or_exchanged(saved, change, tmp_p
         Episodes.load(tmp_path / "a")
 
 
+def test_a_disk_that_is_full_from_the_start_leaves_no_beginning_of_a_checkpoint(tmp_path, monkeypatch):
+    def half_written(self, content):
+        self._file.write(content[: len(content) // 2])
+        raise OSError(28, "No space left on device", str(self.path))
+
+    monkeypatch.setattr(Checkpoint, "_write", half_written)
+    with pytest.raises(OSError, match="No space left"):
+        collect_episodes(Dice, "uniform", 4, backend="serial", out=tmp_path / "a", checkpoint=tmp_path / "a.partial")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_episodes_whose_header_is_hidden_are_not_read_as_a_log_of_lengths(saved, tmp_path):
     file = tmp_path / "a.npz"
     content = saved["episodes"][0]

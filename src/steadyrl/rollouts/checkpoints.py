@@ -102,10 +102,14 @@ class Checkpoint:
                 self.path.unlink(missing_ok=True)
 
     def _begin(self, manifest: Mapping[str, Any]) -> None:
-        self._file.seek(0)
-        self._file.truncate()
-        self._write(_MAGIC)
-        self._append(json.dumps(manifest, sort_keys=True).encode())
+        try:
+            self._file.seek(0)
+            self._file.truncate()
+            self._write(_MAGIC)
+            self._append(json.dumps(manifest, sort_keys=True).encode())
+        except BaseException:  # a full disk: half a beginning is of no use to anybody
+            self._unlink()
+            raise
 
     def _append(self, content: bytes) -> tuple[int, int]:
         place = self._file.seek(0, os.SEEK_END)
