@@ -97,6 +97,7 @@ def test_hostile_arguments_give_values_or_sentences(what):
         (StatisticsError, lambda: statistics.step(FAIR, ONES, NOBODY, memory=math.nan), "memory is nan"),
         (StaggerError, lambda: stagger.step(LAW, np.ma.masked_array([1, 0], [1, 0])), "masked"),
         (StaggerError, lambda: stagger.step(LAW, np.array(["no", "no"])), "must be numbers or booleans"),
+        (StaggerError, lambda: stagger.step(LAW, np.array([1, 0], dtype="m8[s]")), "must be numbers or booleans"),
         (StaggerError, lambda: stagger.select(NOBODY, ONES, ONES[:, None]), r"shape \(2,\) .* in fresh, and \(2, 1\)"),
         (StaggerError, lambda: stagger.select(NOBODY, {"a": ONES}, {"b": ONES}), "structure"),
         (StaggerError, lambda: stagger.phase(jax.vmap(partial(stagger.init, 2, 5))(KEYS)), "several runs"),

@@ -50,6 +50,7 @@ class Perturbation:
     def __post_init__(self) -> None:
         if (self.epsilon is None) == (self.detour is None):
             raise PerturbationError("give either epsilon or detour probabilities, and not both")
+        check_flag("recursive", self.recursive, PerturbationError)
         if self.detour is not None:
             object.__setattr__(self, "detour", _as_detour(self.detour))
             return

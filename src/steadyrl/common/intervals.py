@@ -9,6 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
+from steadyrl.common.checks import is_number, shown
+from steadyrl.errors import StatisticsError
+
 _LARGE = 1e100
 
 
@@ -35,6 +38,8 @@ class Interval:
 
     def times(self, factor: float) -> Interval:
         """Return the interval of the estimate times a positive number."""
+        if not is_number(factor) or not 0 < factor < math.inf:  # others would turn the ends around
+            raise StatisticsError(f"factor is {shown(factor)}; it must be a positive number")
         return Interval(self.value * factor, self.low * factor, self.high * factor)
 
 

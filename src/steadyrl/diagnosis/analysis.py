@@ -14,7 +14,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from steadyrl.common.checks import check_seed, check_tolerance, whole_number
+from steadyrl.common.checks import check_seed, check_tolerance, shown, whole_number
 from steadyrl.common.detours import Perturbation
 from steadyrl.common.intervals import Interval
 from steadyrl.diagnosis.collection import gather
@@ -151,6 +151,8 @@ def diagnose_lengths(
         >>> diagnose_lengths([19, 199] * 200).mixing_time.value  # CV 0.82, and yet never
         inf
     """
+    if not isinstance(name, str):
+        raise LengthsError(f"name is {shown(name)}; it must be text, the name of the environment in the report")
     counts = as_gymnasium_lengths(gymnasium_lengths)
     drift = find_drift(counts)
     return analyse(

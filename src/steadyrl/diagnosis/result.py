@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steadyrl.common.checks import shown
 from steadyrl.common.intervals import Interval
 from steadyrl.common.storage import plain
 from steadyrl.diagnosis.mcmc import Convergence
 from steadyrl.diagnosis.observed import Marginals
 from steadyrl.diagnosis.seen_ages import LARGE, SMALL, STUDY, SeenAges
+from steadyrl.errors import LengthsError
 from steadyrl.lengths.confidence import LengthsConfidence
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.lengths.strategies import Recommendation, Strategy
@@ -96,6 +98,10 @@ class Diagnosis:
 
     def code_of(self, way: Strategy) -> str:
         """Return a strategy's code, after a line that defines `lengths` if it uses them."""
+        if not isinstance(way, Strategy):
+            raise LengthsError(
+                f"way is {shown(way)}; it must be a Strategy, such as one of diagnosis.recommendation.strategies"
+            )
         code = way.sb3_code if self.sb3 and way.sb3_code else way.code
         return f"{self.lengths_code}\n{code}" if "(lengths" in code else code
 

@@ -15,9 +15,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from steadyrl.common.checks import whole_number
+from steadyrl.common.checks import shown, whole_number
 from steadyrl.errors import ProcessError
-from steadyrl.exact.process import LearningProcess
+from steadyrl.exact.process import LearningProcess, check_process
 
 
 class ProcessEnv(gymnasium.Env[Any, Any]):
@@ -28,7 +28,7 @@ class ProcessEnv(gymnasium.Env[Any, Any]):
 
     Raises:
         ProcessError: if the process has no terminal states, or if a reset may lead to one at once, since an episode
-            in Gymnasium has at least one action.
+            in Gymnasium has at least one action; later, if an action is not in the action space.
 
     Example:
         >>> from steadyrl import gallery
@@ -40,6 +40,7 @@ class ProcessEnv(gymnasium.Env[Any, Any]):
     metadata = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own declaration)
 
     def __init__(self, process: LearningProcess) -> None:
+        check_process(process)
         if not process.terminal.any():
             raise ProcessError(
                 "this process has no terminal states (its initial states differ in their transitions), so it "
@@ -73,6 +74,11 @@ class ProcessEnv(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take an action."""
+        if action not in self.action_space:  # a negative number would count from the last action
+            raise ProcessError(
+                f"action is {shown(action)}; it must be a whole number, 0 to {self.process.n_actions - 1}, as in "
+                f"{self.action_space}"
+            )
         before, action = self._state, int(action)
         self._state = self._draw(before, action)
         self._steps += 1

@@ -116,7 +116,10 @@ def wrong_way(delay: int = 4, early: float = 1.0, late: float = 2.0) -> Entry:
     # Q(1, 1) = g^delay late: smaller as soon as g^delay < early / late. There is one decision, so the
     # gradient's direction is the sign of Q(1, 0) - Q(1, 1): truth (-, +), classic (+, -), cosine -1.
     # At the uniform policy: J_epi = (early + late) / 2, E[T] = 2 + delay / 2.
-    delay = whole_number("delay", delay, ProcessError)
+    delay = whole_number("delay", delay, ProcessError, most=MOST)
+    for name, reward in (("early", early), ("late", late)):
+        if not is_number(reward):
+            raise ProcessError(f"{name} is {shown(reward)}; it must be a number, the reward of that end")
     n = 4 + delay
     soon, wait = np.zeros((n, n)), np.zeros((n, n))
     for matrix in (soon, wait):

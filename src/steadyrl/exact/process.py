@@ -239,17 +239,23 @@ class LearningProcess:
             raise ProcessError(f"a limit of {n} actions on {self._n_states} states makes over {_MOST_STATES:,} states")
         reset_reward(self)
         limited, layers = object.__new__(LearningProcess), Layers.of(self, n)
-        limited._assemble(
-            n_actions=self._n_actions,
-            matrices=None,
-            rewards=layers.rewards(),
-            initial=layers.outside(self._initial),
-            terminal=np.arange(layers.n_states) >= layers.limit * len(layers.inside),
-            null=as_mask("null", None, layers.n_states),
-            nonterminal=as_mask("nonterminal", None, layers.n_states),
-            names=None,
-            layers=layers,
-        )
+        try:
+            limited._assemble(
+                n_actions=self._n_actions,
+                matrices=None,
+                rewards=layers.rewards(),
+                initial=layers.outside(self._initial),
+                terminal=np.arange(layers.n_states) >= layers.limit * len(layers.inside),
+                null=as_mask("null", None, layers.n_states),
+                nonterminal=as_mask("nonterminal", None, layers.n_states),
+                names=None,
+                layers=layers,
+            )
+        except MemoryError as error:
+            raise ProcessError(
+                f"a limit of {n} actions makes {layers.n_states:,} states, which do not fit into memory; give a "
+                "shorter limit"
+            ) from error
         return limited
 
     @classmethod

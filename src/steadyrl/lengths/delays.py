@@ -16,6 +16,7 @@ distribution of lengths. The distance is 0 if W is the longest length.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,10 +62,10 @@ class Delays:
             raise DelaysError(
                 f"P(D = 0) is {values[0]}; delays are at least 1 step, since a copy that has not started has no age"
             )
-        if not is_number(self.distance):
+        if not is_number(self.distance) or not (0 <= self.distance <= 1 or math.isnan(self.distance)):
             raise DelaysError(
-                f"distance is {shown(self.distance)}; it must be a number, the distance of the ages from the long run, "
-                "or math.nan where it is not known"
+                f"distance is {shown(self.distance)}; it must be a number from 0 to 1, the distance of the ages from "
+                "the long run, or math.nan where it is not known"
             )
         if self.lengths is not None:
             check_lengths(self.lengths, DelaysError)

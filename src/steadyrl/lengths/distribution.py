@@ -123,7 +123,9 @@ class EpisodeLengths:
         if values.ndim != 1:
             raise LengthsError(f"survival has shape {values.shape}; it must be a list P(T >= 0), P(T >= 1), ...")
         probabilities = -np.diff(np.append(values, 0.0))
-        return cls(np.where(np.abs(probabilities) < _ROUNDING, np.maximum(probabilities, 0.0), probabilities))
+        nothing = np.abs(probabilities) < _ROUNDING
+        nothing[1:] &= probabilities[1:] < 0  # a tail may be as small, but nothing ends before its first transition
+        return cls(np.where(nothing, 0.0, probabilities))
 
     @classmethod
     def from_episodes(cls, episodes: HasLengths) -> EpisodeLengths:

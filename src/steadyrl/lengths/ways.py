@@ -90,6 +90,7 @@ class Strategy:
 
     def lost(self, horizon: int) -> float:
         """Return the steps per environment that are unfair, discarded or null in `horizon` steps of training."""
+        horizon = whole_number("horizon", horizon, DelaysError, least=0)
         unsteady = int(min(horizon, self.steady_after))  # later steps are fair, up to the tolerance
         seen = self.distance[:unsteady]
         beyond = (unsteady - len(seen)) * self.limit  # an upper bound: d goes on falling there

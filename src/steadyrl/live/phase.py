@@ -19,9 +19,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import MOST_ENVS, check_flag, check_tolerance, whole_number
+from steadyrl.common.checks import MOST_ENVS, check_flag, check_tolerance, plain_array, shown, whole_number
 from steadyrl.errors import DelaysError, WrapperError
-from steadyrl.lengths.distribution import EpisodeLengths
+from steadyrl.lengths.distribution import LONGEST, EpisodeLengths
 from steadyrl.lengths.life_table import LifeTable
 from steadyrl.live.ages import Flags, checked_flags, follow_ages
 from steadyrl.live.lockstep import RARE, Floor, level_of_look, scan_p_value
@@ -148,11 +148,30 @@ class PhaseTracker:
         return self._locked or self._batch_alarm
 
     def reset(self, mask: Flags | None = None, *, ages: NDArray[np.int64] | int = 1) -> None:
-        """Take note that all environments were reset, or those in the mask; or that all have these ages now."""
+        """Take note that all environments were reset, or those in the mask; or that all have these ages now.
+
+        Raises:
+            WrapperError: if the mask is not one boolean for each environment, or the ages are not whole numbers from 1
+                on, one for all environments or one for each.
+        """
         at: Any = slice(None) if mask is None else checked_flags("mask", mask, self.num_envs)
+        now = self._as_ages(ages)[at]
         self._follow()
-        self._now[at] = ages
+        self._now[at] = now
         self._restarting[at] = False
+
+    def _as_ages(self, ages: Any) -> NDArray[np.int64]:
+        found = plain_array("ages", ages, WrapperError)
+        if (
+            found.dtype.kind not in "iu"
+            or found.shape not in ((), (self.num_envs,))
+            or not ((found >= 1) & (found <= LONGEST)).all()
+        ):
+            raise WrapperError(
+                f"ages is {shown(ages)}; it must be whole numbers, 1 or more (1 after a reset) and {LONGEST:,} at "
+                f"most, one for all environments or one for each of {self.num_envs}"
+            )
+        return np.broadcast_to(found.astype(np.int64), (self.num_envs,))
 
     def update(self, done: Flags, cut: Flags | None = None) -> bool:
         """Take in one step of all environments; return whether it completed a batch.

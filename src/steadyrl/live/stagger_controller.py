@@ -86,7 +86,7 @@ class StaggerController:
         Args:
             mask: which ones; None means all of them, so that they are in lockstep again.
             seed: begin anew with this seed (or one for each environment), as after the construction: lengths are
-                forgotten, too.
+                forgotten, too. With a mask the seed is not looked at.
         """
         if mask is not None:
             flags = self._flags(mask, "mask")

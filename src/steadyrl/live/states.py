@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from steadyrl.common.checks import plain_array
+from steadyrl.common.checks import plain_array, shown
 from steadyrl.errors import StaggerError, StatisticsError, SteadyrlError
 from steadyrl.lengths.distribution import LONGEST
 
@@ -44,7 +44,12 @@ def restored(
 
 def check_way(state: Mapping[str, Any], same_step: bool, error: type[SteadyrlError]) -> None:
     """Raise `error` if a state was saved where resets are made in another way, by which ages differ by one."""
-    if "same_step" in state and bool(plain_array("same_step", state["same_step"], error).all()) != same_step:
+    if "same_step" not in state:
+        return
+    saved = plain_array("same_step", state["same_step"], error)
+    if saved.size != 1 or saved.dtype.kind not in "biu":
+        raise error(f"same_step is {shown(state['same_step'])}; in a state it is True or False")
+    if bool(saved.all()) != same_step:
         raise error(f"this state was saved with same_step={not same_step}, and cannot go on with same_step={same_step}")
 
 

@@ -26,7 +26,15 @@ from numpy.typing import NDArray
 from steadyrl.common.checks import shown
 from steadyrl.environments.codecs import ActionCodec, ObservationCodec
 from steadyrl.errors import FileFormatError, PolicyError
-from steadyrl.policies.networks import FORMAT, NetworkPolicy, Normalisation, action_shape, action_start, require_fit
+from steadyrl.policies.networks import (
+    FORMAT,
+    NetworkPolicy,
+    Normalisation,
+    action_shape,
+    action_start,
+    require_codecs,
+    require_fit,
+)
 from steadyrl.policies.tensors import read_safetensors
 
 Array = NDArray[np.float64]
@@ -39,6 +47,7 @@ def load_policy(path: str | os.PathLike[str], observations: ObservationCodec, ac
         raise PolicyError(
             f"policy is {shown(name, 300)}; it must be the path of a policy file, as policy.save(path) writes it"
         )
+    require_codecs(observations, actions)
     tensors, metadata = read_safetensors(path)
     if metadata.get("format") != FORMAT or metadata.get("version") not in ("1", "2"):
         raise FileFormatError(

@@ -21,12 +21,21 @@ from typing import Any, cast
 import numpy as np
 from gymnasium import spaces
 
-from steadyrl.common.checks import as_numbers, plain_array, shown
+from steadyrl.common.checks import as_numbers, check_seed, is_number, plain_array, shown, whole_number
 from steadyrl.environments.codecs import ActionCodec, ObservationCodec
 from steadyrl.environments.seeding import policy_generator
 from steadyrl.errors import MissingExtraError, PolicyError
 from steadyrl.policies.files import load_policy
-from steadyrl.policies.networks import HIDDEN, NetworkPolicy, Normalisation, action_outputs, action_shape, action_start
+from steadyrl.policies.networks import (
+    HIDDEN,
+    MOST,
+    NetworkPolicy,
+    Normalisation,
+    action_outputs,
+    action_shape,
+    action_start,
+    require_codecs,
+)
 from steadyrl.policies.tables import TabularPolicy
 
 try:
@@ -46,7 +55,14 @@ class NetworkModule(nn.Module, ABC):
         super().__init__()
         self.observations, self.actions = observations, actions
         outputs, self.choices = action_outputs(actions)
-        self.layers = network((observations.size, *hidden, outputs), rng=policy_generator(seed), last_gain=0.01)
+        rng = policy_generator(check_seed(seed, PolicyError))
+        try:
+            sizes = [whole_number("a size in hidden", size, PolicyError, most=MOST) for size in hidden]
+        except TypeError as error:
+            raise PolicyError(
+                f"hidden is {shown(hidden)}; it must be a list of whole numbers, as in (64, 64)"
+            ) from error
+        self.layers = network((observations.size, *sizes, outputs), rng=rng, last_gain=0.01)
         self.register_buffer("mean", torch.zeros(observations.size, dtype=torch.float64))
         self.register_buffer("std", torch.ones(observations.size, dtype=torch.float64))
         self.limit: float | None = None
@@ -55,8 +71,17 @@ class NetworkModule(nn.Module, ABC):
 
     def normalise(self, mean: Any, std: Any, limit: float | None = None) -> None:
         """Normalise observations to (x - mean) / std, clipped to +-limit, by default the previous limit or 10."""
-        self.mean.copy_(torch.as_tensor(mean))
-        self.std.copy_(torch.as_tensor(std))
+        size = len(self.mean)
+        numbers = [_as_tensor(what, each).detach().to(self.mean) for what, each in (("mean", mean), ("std", std))]
+        for what, found in zip(("mean", "std"), numbers, strict=True):
+            if found.shape not in ((), (size,)) or not bool(found.isfinite().all()):
+                raise PolicyError(f"{what} is {shown(found)}; it must be {size} finite numbers, one for each input")
+        if not bool((numbers[1] > 0).all()):
+            raise PolicyError(f"std is {shown(numbers[1])}; standard deviations must be above 0, since they divide")
+        if limit is not None and not (is_number(limit) and 0 < limit < math.inf):
+            raise PolicyError(f"limit is {shown(limit)}; it must be a positive number, or None")
+        self.mean.copy_(numbers[0])
+        self.std.copy_(numbers[1])
         self.limit = float(limit or self.limit or 10.0)
 
     def features(self, observations: Any) -> Tensor:
@@ -105,7 +130,7 @@ class NetworkModule(nn.Module, ABC):
 
     def act(self, observations: Any, rng: np.random.Generator) -> Any:
         """Return an action for each observation; for many calls, convert the policy once with `numpy()`."""
-        return self.numpy().act(observations, rng)
+        return self.numpy().act(as_numbers("observations", observations, PolicyError), rng)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a policy file, which `collect`, `diagnose` and `evaluate` take."""
@@ -128,6 +153,11 @@ class GaussianPolicy(NetworkModule):
         seed: int = 0,
         log_std: float = 0.0,
     ) -> None:
+        require_codecs(observations, actions)
+        if not is_number(log_std):
+            raise PolicyError(
+                f"log_std is {shown(log_std)}; it must be a number, the logarithm of a standard deviation"
+            )
         if not isinstance(actions.space, spaces.Box):
             raise PolicyError(f"a Gaussian policy needs Box actions, and these are {actions.space}")
         super().__init__(observations, actions, hidden, seed)
@@ -144,7 +174,7 @@ class GaussianPolicy(NetworkModule):
 
     def entropy(self, observations: Any) -> Tensor:
         """Return the entropy, the same for every observation, [B]."""
-        return self._entropy().expand(len(observations))
+        return self._entropy().expand(len(self.features(observations)))
 
     def _entropy(self) -> Tensor:
         return self.log_std.sum() + 0.5 * len(self.log_std) * (1 + math.log(2 * math.pi))
@@ -161,6 +191,7 @@ class CategoricalPolicy(NetworkModule):
         *,
         seed: int = 0,
     ) -> None:
+        require_codecs(observations, actions)
         if isinstance(actions.space, spaces.Box):
             raise PolicyError(
                 f"a categorical policy needs Discrete or MultiDiscrete actions; these are {actions.space}"
@@ -197,9 +228,9 @@ class CategoricalPolicy(NetworkModule):
 
     def entropy(self, observations: Any) -> Tensor:
         """Return the entropy, [B]."""
-        shape = (len(observations), 1 if self.choices is None else len(self.choices))
-        first = self._start.expand(shape)
-        return self.log_prob_and_entropy(self.features(observations), first)[1]
+        features = self.features(observations)
+        first = self._start.expand(len(features), 1 if self.choices is None else len(self.choices))
+        return self.log_prob_and_entropy(features, first)[1]
 
 
 class SoftmaxTable(nn.Module):
@@ -242,6 +273,7 @@ def make_policy(
     observations: ObservationCodec, actions: ActionCodec, *, hidden: Sequence[int] = (HIDDEN, HIDDEN), seed: int = 0
 ) -> NetworkModule:
     """Return a new policy for an environment's spaces: Gaussian for Box actions, else categorical."""
+    require_codecs(observations, actions)
     kind = GaussianPolicy if isinstance(actions.space, spaces.Box) else CategoricalPolicy
     return kind(observations, actions, hidden, seed=seed)
 
@@ -258,6 +290,8 @@ def load_module(path: str | os.PathLike[str], observations: ObservationCodec, ac
 
 def as_module(policy: NetworkPolicy, observations: ObservationCodec, actions: ActionCodec) -> NetworkModule:
     """Return a numpy policy as one with gradients."""
+    if not isinstance(policy, NetworkPolicy):
+        raise PolicyError(f"policy is {shown(policy)}; it must be a NetworkPolicy, as from load_policy")
     module = make_policy(observations, actions, hidden=[weight.shape[1] for weight in policy.weights[:-1]])
     with torch.no_grad():
         for layer, weight, bias in zip(linears(module.layers), policy.weights, policy.biases, strict=True):

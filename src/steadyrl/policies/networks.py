@@ -7,6 +7,7 @@ out; all randomness from `rng`, the block's own generator.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from steadyrl.common.checks import check_rng, check_seed, shown, whole_number
 from steadyrl.environments.codecs import ActionCodec, ObservationCodec
 from steadyrl.environments.seeding import policy_generator
 from steadyrl.errors import PolicyError
@@ -27,6 +29,8 @@ FORMAT = "steadyrl policy"
 """The `format` of a policy file's metadata."""
 
 HIDDEN = 64
+MOST = 10**7
+"""Most values of an observation or an action, and most units of a layer."""
 """Units in each of the two hidden layers of the paper's policy."""
 
 
@@ -84,6 +88,13 @@ def _between(low: Array, high: Array, shape: tuple[int, ...], rng: np.random.Gen
     return np.asarray(scale * rng.uniform(low / scale, high / scale, shape))
 
 
+def require_rows(observations: Any, size: int, how: str) -> None:
+    """Raise PolicyError unless observations are an array [B, size]: others would be taken for another batch."""
+    if not isinstance(observations, np.ndarray) or observations.ndim != 2 or observations.shape[1] != size:
+        what = shown(getattr(observations, "shape", observations))
+        raise PolicyError(f"observations are {type(observations).__name__} {what}; give an array [B, {size}], {how}")
+
+
 @dataclass(frozen=True)
 class Normalisation:
     """Normalises observations to (x - mean) / std and clips them to +-limit."""
@@ -134,6 +145,8 @@ class NetworkPolicy:
 
     def act(self, observations: Array, rng: np.random.Generator) -> Any:
         """Return one action for each observation."""
+        require_rows(observations, len(self.weights[0]), "flattened")
+        check_rng(rng, PolicyError)
         outputs = self.outputs(observations)
         if self.log_std is not None:
             if self.sampled:
@@ -181,7 +194,15 @@ def random_gaussian_policy(observation_size: int, action_shape: tuple[int, ...],
     Weights and biases are uniform in +-1/sqrt(inputs), PyTorch's default for a linear layer; the standard
     deviations are one.
     """
-    rng = policy_generator(seed)
+    rng = policy_generator(check_seed(seed, PolicyError))
+    try:
+        action_shape = tuple(
+            whole_number("a size in action_shape", size, PolicyError, most=MOST) for size in action_shape
+        )
+    except TypeError as error:
+        raise PolicyError(f"action_shape is {shown(action_shape)}; it must be a tuple of whole numbers") from error
+    whole_number("the number of actions' values", math.prod(action_shape), PolicyError, most=MOST)
+    observation_size = whole_number("observation_size", observation_size, PolicyError, most=MOST)
     sizes = (observation_size, HIDDEN, HIDDEN, int(np.prod(action_shape)))
     weights, biases = [], []
     for n_in, n_out in itertools.pairwise(sizes):
@@ -189,6 +210,16 @@ def random_gaussian_policy(observation_size: int, action_shape: tuple[int, ...],
         weights.append(rng.uniform(-bound, bound, (n_in, n_out)))
         biases.append(rng.uniform(-bound, bound, n_out))
     return NetworkPolicy(tuple(weights), tuple(biases), np.zeros(sizes[-1]), shape=_beyond_vector(action_shape))
+
+
+def require_codecs(observations: Any, actions: Any) -> None:
+    """Raise PolicyError unless these are codecs: a policy needs to know how spaces become rows of numbers."""
+    for what, given, kind in (("observations", observations, ObservationCodec), ("actions", actions, ActionCodec)):
+        if not isinstance(given, kind):
+            raise PolicyError(
+                f"{what} is {shown(given)}; it must be the codec of a space: "
+                f"{what[:-1]}_codec(space) of steadyrl.environments.codecs"
+            )
 
 
 def action_outputs(actions: ActionCodec) -> tuple[int, tuple[int, ...] | None]:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import as_numbers
+from steadyrl.common.checks import as_numbers, check_rng
 from steadyrl.errors import PolicyError
+from steadyrl.policies.networks import require_rows
 
 Array = NDArray[np.float64]
 
@@ -42,5 +43,7 @@ class TabularPolicy:
 
     def act(self, observations: Array, rng: np.random.Generator) -> Any:
         """Return one action for each observation."""
+        n = len(self.cumulative)
+        require_rows(observations, n, f"a unit vector for each state, np.eye({n})[states]")
         edges = self.cumulative[observations.argmax(axis=1)]
-        return (rng.random(len(observations))[:, None] >= edges).sum(axis=1) + self.start
+        return (check_rng(rng, PolicyError).random(len(observations))[:, None] >= edges).sum(axis=1) + self.start

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from steadyrl.common.checks import check_choice, check_count, check_seed, is_number, shown
+from steadyrl.common.checks import check_choice, check_count, check_flag, check_seed, is_number, shown
 from steadyrl.errors import RolloutError, TrainingError
 from steadyrl.rollouts.planning import BACKENDS
 
@@ -161,6 +161,7 @@ class Settings:
             >>> found.optimiser, found.num_envs, found.n_steps, found.critic_epochs
             ('adam', 16, 32, 4)
         """
+        continuous = check_flag("continuous", continuous, TrainingError)
         online = self.method == "online"
         optimiser = self.optimiser if self.optimiser != "auto" else ("natural" if continuous else "adam")
         natural = optimiser == "natural"

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from steadyrl.common.checks import check_flag
+from steadyrl.common.checks import check_flag, shown
 from steadyrl.common.files import lasting_name
 from steadyrl.common.identity import content_text
 from steadyrl.common.progress import Rate, progress_for
@@ -128,6 +128,8 @@ def train(
     """
     if not isinstance(settings, Settings | None):
         raise TrainingError(f"settings are {type(settings).__name__}; give steadyrl.Settings(...)")
+    if after_update is not None and not callable(after_update):
+        raise TrainingError(f"after_update is {shown(after_update)}; it must be a function, called after every update")
     with contextlib.ExitStack() as at_the_end:
         run = Run(environment, settings or Settings(), policy, out, resume, make_arguments, progress, at_the_end)
         at_the_end.enter_context(_one_thread())

@@ -9,7 +9,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
-from steadyrl.errors import PhaseLockWarning
+from steadyrl.common.checks import check_flag
+from steadyrl.errors import PhaseLockWarning, WrapperError
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.live.phase import LOOK, PhaseReport, PhaseTracker
 from steadyrl.wrappers.vectors import AnyVectorWrapper, autoreset_mode, cut_copies, reset_some
@@ -50,7 +51,7 @@ class PhaseMonitor(AnyVectorWrapper):
         self._tracker = PhaseTracker(
             self.num_envs, same_step=mode != AutoresetMode.NEXT_STEP, n_steps=n_steps, tolerance=tolerance
         )
-        self._warn = warn
+        self._warn = check_flag("warn", warn, WrapperError)
         self._unseen = 0  # steps since it last looked
         self._cure = _inside(env)
 

@@ -8,9 +8,10 @@ from typing import Any
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
 
-from steadyrl.common.checks import is_whole
+from steadyrl.common.checks import is_whole, whole_number
 from steadyrl.errors import DelaysError
 from steadyrl.lengths.delays import Delays
+from steadyrl.lengths.distribution import LONGEST
 from steadyrl.wrappers.acting import generator_after_reset, single_actor
 from steadyrl.wrappers.arguments import as_delays, as_plain, check_single
 
@@ -44,11 +45,7 @@ class PreRolledStart(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
         gymnasium.Wrapper.__init__(self, env)
         self._delays: Delays | int
         if is_whole(delays):
-            if delays < 1:
-                raise DelaysError(
-                    f"the delay is {delays}; give Delays (as from design_delays), or a delay of 1 or more"
-                )
-            self._delays = int(delays)
+            self._delays = whole_number("the delay", delays, DelaysError, most=LONGEST)
         else:
             self._delays = as_delays(delays).for_same_step()
         self._policy = policy

@@ -108,10 +108,16 @@ def _as_mode(mode: AutoresetMode | str) -> AutoresetMode:
 
 
 def _as_delays(delays: Any, window: int | None) -> Delays:
-    if not is_whole(delays):
-        return as_delays(delays)
     if window is not None:
         window = whole_number("window", window, DelaysError, most=LONGEST)
+    if not is_whole(delays):
+        found = as_delays(delays)
+        if window not in (None, found.window):
+            raise DelaysError(
+                f"window is {window}, and the delays have one of their own: {found.window}; give window with one delay "
+                "only, or design_delays(lengths, window)"
+            )
+        return found
     if window is None or not 1 <= delays <= window:
         raise DelaysError(
             f"the delay is {shown(delays)} and the window {window}; give a window of at least the delay: the episode "

@@ -22,7 +22,8 @@ def as_array(name: str, value: Any, num_envs: int, error: type[SteadyrlError]) -
             f"{name} has shape {given.shape}; for {num_envs} environments it must be ({num_envs},): all are looked at "
             "together, outside of a vmap over environments"
         )
-    if not any(jnp.issubdtype(given.dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating)):
+    times = np.issubdtype(given.dtype, np.timedelta64) if isinstance(given, np.ndarray) else False  # whole, to numpy
+    if times or not any(jnp.issubdtype(given.dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating)):
         raise error(f"{name} has entries of type {given.dtype}; they must be numbers or booleans")
     return jnp.asarray(given)
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
-from steadyrl.errors import PhaseLockWarning
+from steadyrl.common.checks import check_tolerance, whole_number
+from steadyrl.errors import DelaysError, PhaseLockWarning
 from steadyrl.integrations.sb3.steady_vec_env import find_steady_vec_env
 from steadyrl.live.phase import PhaseReport, PhaseTracker
 
@@ -40,7 +41,8 @@ class SteadyStateCallback(BaseCallback):
 
     def __init__(self, n_steps: int | None = None, *, tolerance: float = 0.01, verbose: int = 0) -> None:
         super().__init__(verbose)
-        self._n_steps, self._tolerance = n_steps, tolerance
+        self._n_steps = None if n_steps is None else whole_number("n_steps", n_steps, DelaysError)
+        self._tolerance = check_tolerance(tolerance)
         self._tracker: PhaseTracker | None = None
         self._warned = False
         self._cut = False  # whether episodes were cut in this batch

@@ -9,6 +9,7 @@ import numpy as np  # noqa: F401  (for the example)
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
+from steadyrl.common.checks import MOST_ENVS, as_keywords, as_path, check_seed, shown, whole_number
 from steadyrl.environments.sources import as_source, describe
 from steadyrl.errors import WrapperError
 from steadyrl.integrations.envpool.sb3_vec_env import EnvPoolVecEnv
@@ -59,8 +60,18 @@ def make_steady_vec_env(
         >>> rewards.tolist(), env.phase.steps
         ([1.0, 1.0, 1.0, 1.0], 4)
     """
-    arguments = dict(env_kwargs or {})
-    extras = [name for name, value in (("wrapper_class", wrapper_class), ("monitor_dir", monitor_dir)) if value]
+    if not isinstance(backend, str) or backend not in ("auto", "envpool", *_CLASSES):
+        raise WrapperError(f"backend is {shown(backend)}; it must be 'auto', 'envpool', 'dummy' or 'subproc'")
+    n_envs = whole_number("n_envs", n_envs, WrapperError, most=MOST_ENVS)
+    seed = None if seed is None else check_seed(seed, WrapperError)
+    monitor_dir = None if monitor_dir is None else as_path("monitor_dir", monitor_dir, WrapperError)
+    arguments = as_keywords("env_kwargs", env_kwargs, WrapperError)
+    if wrapper_class is not None and not callable(wrapper_class):
+        raise WrapperError(
+            f"wrapper_class is {shown(wrapper_class)}; it must be a wrapper, or a function of an environment"
+        )
+    given = (("wrapper_class", wrapper_class), ("monitor_dir", monitor_dir))
+    extras = [name for name, value in given if value is not None]
     if backend == "auto":
         backend = "dummy" if extras or _against_envpool(env_id, arguments) else "envpool"
     venv: VecEnv
@@ -75,7 +86,7 @@ def make_steady_vec_env(
                 f"backend is 'envpool' and env_id is {env_id!r}; EnvPool makes environments by name only"
             )
         venv = EnvPoolVecEnv(env_id, n_envs, seed=seed, **arguments)
-    elif backend in _CLASSES:
+    else:
         source = as_source(env_id, arguments)
         venv = make_vec_env(
             source.make,
@@ -85,8 +96,6 @@ def make_steady_vec_env(
             wrapper_class=wrapper_class,
             vec_env_cls=_CLASSES[backend],
         )
-    else:
-        raise WrapperError(f"backend is {backend!r}; it must be 'auto', 'envpool', 'dummy' or 'subproc'")
     return SteadyVecEnv(venv, delays, seed=seed, tolerance=tolerance, n_steps=n_steps)
 
 

@@ -63,8 +63,8 @@ class CounterStagger:
         found = self.counters
         if not isinstance(found, torch.Tensor) or found.ndim != 1 or self.limit is None:
             raise WrapperError(
-                f"{type(env).__name__} has {counters} {shown(found)} and time limit {shown(self.limit)}; a tensor with "
-                "one counter for each copy, and a time limit, are needed to truncate episodes through them"
+                f"{type(env).__name__} has {shown(counters)} {shown(found)} and time limit {shown(self.limit)}; a "
+                "tensor with one counter for each copy, and a time limit, are needed to truncate episodes through them"
             )
         plain_tensor(counters, found, found.shape[0], as_device(found.device), WrapperError)
         longest = _longest(self.limit, found.shape[0])

@@ -109,6 +109,7 @@ class TorchStagger:
         Args:
             mask: which ones; None means all of them, so that they are in lockstep again.
             seed: begin anew with this seed, as after the construction: lengths are forgotten, too.
+                With a mask the seed is not looked at.
         """
         if mask is None and seed is not None:
             self._begin(small_seed(seed))

@@ -1,0 +1,241 @@
+"""Arguments of public functions and methods that are nothing of the kind: each is refused with a sentence."""
+
+import math
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import steadyrl
+from steadyrl import EpisodeLengths, Perturbation, SteadyrlError, gallery, sspg
+from steadyrl.environments import ProcessEnv
+from steadyrl.environments.codecs import action_codec, observation_codec
+from steadyrl.integrations.sb3 import SteadyStateCallback, make_steady_vec_env
+from steadyrl.integrations.torch import CounterStagger
+from steadyrl.policies import (
+    GaussianPolicy,
+    SoftmaxTable,
+    as_module,
+    load_policy,
+    make_policy,
+    random_gaussian_policy,
+)
+
+BOX, DISCRETE = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
+DIAGNOSIS = steadyrl.diagnose_lengths([3, 5, 9, 9, 4, 7] * 10)
+
+
+def a_policy():
+    return make_policy(observation_codec(BOX), action_codec(DISCRETE), hidden=(4,))
+
+
+@pytest.mark.parametrize("ages", [b"3", "3", -1, 0, 2.5, [1.0, 2.0, 3.0], [1, 2], [[1, 2, 3]], True, math.nan, 10**30])
+def test_ages_of_a_tracker_are_whole_numbers(ages):
+    tracker = steadyrl.PhaseTracker(3, same_step=True)
+    with pytest.raises(SteadyrlError, match="ages is"):
+        tracker.reset(ages=ages)
+    assert tracker.ages.tolist() == [1, 1, 1]  # as before
+
+
+def test_ages_of_a_tracker_are_those_of_the_masked_environments():
+    tracker = steadyrl.PhaseTracker(3, same_step=True)
+    tracker.reset(ages=[4, 5, 6])
+    tracker.reset(np.array([True, False, True]), ages=np.array([7, 8, 9]))
+    assert tracker.ages.tolist() == [7, 5, 9]
+    tracker.reset(np.array([True, False, False]))
+    assert tracker.ages.tolist() == [1, 5, 9]
+
+
+@pytest.mark.parametrize("process", [None, 3.0, "corridor", gallery.corridor(), gallery])
+def test_an_environment_of_something_else_than_a_process(process):
+    with pytest.raises(SteadyrlError, match="LearningProcess"):
+        ProcessEnv(process)
+
+
+@pytest.mark.parametrize("action", [-1, 2, 1.5, "1", None, [1], math.nan, np.array([0, 1])])
+def test_an_action_that_is_none(action):
+    env = ProcessEnv(gallery.two_terminals()[0])
+    env.reset(seed=0)
+    with pytest.raises(SteadyrlError, match=r"action is .* 0 to 1"):
+        env.step(action)
+
+
+@pytest.mark.parametrize("action", [1, np.int64(1), np.array(1)])
+def test_an_action_is_taken(action):
+    env = ProcessEnv(gallery.two_terminals()[0])
+    env.reset(seed=0)
+    assert env.step(action)[:3] == (0, 0.0, True)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: DIAGNOSIS.code_of("anytime"),
+        lambda: DIAGNOSIS.recommendation.chosen.lost("100"),
+        lambda: DIAGNOSIS.recommendation.chosen.lost(-1),
+        lambda: DIAGNOSIS.recommendation.chosen.lost(math.nan),
+        lambda: DIAGNOSIS.mixing_time.times(-1.0),  # its ends would change places
+        lambda: DIAGNOSIS.mixing_time.times(1 + 2j),
+        lambda: DIAGNOSIS.mixing_time.times([2.0]),
+        lambda: steadyrl.diagnose_lengths([3, 5] * 20, name=10**9),
+        lambda: gallery.wrong_way(late=[2.0]),
+        lambda: gallery.wrong_way(early="1"),
+        lambda: gallery.wrong_way(delay=2**32),
+        lambda: Perturbation(detour=(0.5, 0.5), recursive="no"),
+        lambda: steadyrl.Delays([0.0, 0.5, 0.5], 2.0),
+        lambda: steadyrl.Delays([0.0, 0.5, 0.5], -0.1),
+        lambda: sspg.Settings().resolved(continuous="no"),
+        lambda: sspg.train("steadyrl/StateSweep-v0", after_update="print"),
+        lambda: SteadyStateCallback(n_steps="16"),
+        lambda: SteadyStateCallback(tolerance=2),
+    ],
+)
+def test_each_is_refused(call):
+    with pytest.raises(SteadyrlError):
+        call()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"n_envs": "3"},
+        {"n_envs": 0},
+        {"n_envs": 10**400},
+        {"seed": sspg.Settings()},
+        {"seed": np.arange(2)},
+        {"seed": -1},
+        {"env_kwargs": "n"},
+        {"env_kwargs": 3.0},
+        {"monitor_dir": np.array([1, None])},
+        {"monitor_dir": {"a": 1}},
+        {"wrapper_class": 1.5},
+        {"backend": np.array(["dummy", "auto"])},
+        {"backend": ["dummy"]},
+    ],
+)
+def test_arguments_of_make_steady_vec_env(arguments):
+    with pytest.raises(SteadyrlError, match=next(iter(arguments))):
+        make_steady_vec_env("steadyrl/StateSweep-v0", **({"n_envs": 2, "backend": "dummy"} | arguments))
+
+
+def test_survival_that_is_one_up_to_rounding():
+    probabilities = np.array([0.0, 0.1, 0.2, 0.7])
+    survival = np.array([1.0, 1.0 - 2.0**-53, 0.9, 0.7])
+    assert EpisodeLengths.from_survival(survival).probabilities == pytest.approx(probabilities)
+
+
+def test_a_time_limit_that_does_not_fit_into_memory(monkeypatch):
+    def no_memory(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(np, "tile", no_memory)
+    with pytest.raises(SteadyrlError, match="do not fit into memory"):
+        gallery.two_terminals()[0].with_time_limit(1000)
+
+
+@pytest.mark.parametrize("window", ["6", 2.5, 0, 5])
+def test_a_window_beside_delays_that_have_their_own(window):
+    env = gymnasium.make("steadyrl/StateSweep-v0", n=5)
+    with pytest.raises(SteadyrlError, match="window is"):
+        steadyrl.StaggeredStart(env, [0.0, 0.5, 0.5], window=window)
+    steadyrl.StaggeredStart(env, [0.0, 0.5, 0.5], window=2)
+
+
+def test_a_warm_up_of_four_billion_steps():
+    with pytest.raises(SteadyrlError, match="the delay is 4294967296"):
+        steadyrl.PreRolledStart(gymnasium.make("steadyrl/StateSweep-v0", n=5), 2**32)
+
+
+@pytest.mark.parametrize("warn", ["no", 1, None, np.zeros(2)])
+def test_warn_is_true_or_false(warn):
+    envs = gymnasium.make_vec("steadyrl/StateSweep-v0", num_envs=2, vectorization_mode="sync", n=5)
+    with pytest.raises(SteadyrlError, match="warn is"):
+        steadyrl.PhaseMonitor(envs, warn=warn)
+
+
+@pytest.mark.parametrize("same_step", [math.nan, "yes", [True, True], None])
+def test_a_state_says_how_resets_are_made(same_step):
+    controller = steadyrl.StaggerController(3, same_step=True, seed=0)
+    with pytest.raises(SteadyrlError, match="same_step"):
+        controller.restore(controller.state() | {"same_step": same_step})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"mean": range(10**12)},
+        {"mean": np.zeros(2)},
+        {"mean": [0.0, math.nan, 0.0]},
+        {"std": np.zeros(3)},
+        {"std": [1.0, -1.0, 1.0]},
+        {"std": "1"},
+        {"limit": "10"},
+        {"limit": -1.0},
+        {"limit": math.nan},
+    ],
+)
+def test_a_policy_is_not_normalised_by_nonsense(arguments):
+    policy = a_policy()
+    with pytest.raises(SteadyrlError, match=next(iter(arguments))):
+        policy.normalise(**({"mean": np.zeros(3), "std": np.ones(3)} | arguments))
+    assert policy.limit is None
+
+
+@pytest.mark.parametrize("observations", [[0.1, 0.2, 0.3], np.zeros((2, 4)), "no", None, np.zeros((2, 3, 1))])
+def test_observations_of_a_policy_are_rows(observations):
+    policy, rng = a_policy(), np.random.default_rng(0)
+    for call in (lambda: policy.act(observations, rng), lambda: policy.entropy(observations)):
+        with pytest.raises(SteadyrlError, match="observations"):
+            call()
+    with pytest.raises(SteadyrlError, match="observations"):
+        policy.numpy().act(observations, rng)
+
+
+def test_policies_act_with_a_generator_and_a_table_on_unit_vectors():
+    table = SoftmaxTable(np.zeros((4, 2))).numpy()
+    assert table.act(np.eye(4)[[0, 3]], np.random.default_rng(0)).shape == (2,)
+    with pytest.raises(SteadyrlError, match="unit vector"):
+        table.act(np.array([[3]]), np.random.default_rng(0))  # it was taken for state 0
+    with pytest.raises(SteadyrlError, match="unit vector"):
+        table.act(np.array([0, 1]), np.random.default_rng(0))
+    for policy, rows in ((table, np.eye(4)), (a_policy(), np.zeros((1, 3))), (a_policy().numpy(), np.zeros((1, 3)))):
+        with pytest.raises(SteadyrlError, match="rng is 7"):
+            policy.act(rows, 7)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: make_policy(BOX, DISCRETE),
+        lambda: make_policy(observation_codec(BOX), DISCRETE),
+        lambda: make_policy(observation_codec(BOX), action_codec(BOX), seed=range(10**12)),
+        lambda: make_policy(observation_codec(BOX), action_codec(BOX), hidden=8),
+        lambda: make_policy(observation_codec(BOX), action_codec(BOX), hidden=(8.5,)),
+        lambda: GaussianPolicy(observation_codec(BOX), action_codec(BOX), log_std="0"),
+        lambda: as_module("policy.safetensors", observation_codec(BOX), action_codec(BOX)),
+        lambda: random_gaussian_policy("3", (2,), seed=0),
+        lambda: random_gaussian_policy(3, 2, seed=0),
+        lambda: random_gaussian_policy(3, (2,), seed=None),
+        lambda: random_gaussian_policy(2**31, (2,), seed=0),
+    ],
+)
+def test_policies_are_made_of_codecs_sizes_and_seeds(call):
+    with pytest.raises(SteadyrlError):
+        call()
+
+
+def test_a_policy_file_is_read_with_codecs(tmp_path):
+    a_policy().save(tmp_path / "policy.safetensors")
+    with pytest.raises(SteadyrlError, match=r"observation_codec\(space\)"):
+        load_policy(tmp_path / "policy.safetensors", BOX, DISCRETE)
+
+
+def test_the_name_of_counters_does_not_control_the_terminal():
+    class Simulator:
+        episode_length_buf, max_episode_length = torch.zeros(3, dtype=torch.long), 5
+
+    with pytest.raises(SteadyrlError) as caught:
+        CounterStagger(Simulator(), counters="\x1b[2J")
+    assert "\x1b" not in str(caught.value)
