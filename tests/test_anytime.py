@@ -296,6 +296,24 @@ def test_shell_and_law_truncate_the_same_and_reports_change_nothing(num_envs, sa
     assert controller.cuts == state.cuts
 
 
+@pytest.mark.parametrize("same_step", [True, False])
+def test_reports_change_no_digit_of_later_reports(same_step):
+    # Training reports after every update; a resumed run repeats the steps without, and must go on to the same bytes.
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        watched, other = (StaggerController(4, same_step=same_step, seed=seed) for _ in range(2))
+        for t in range(1500):
+            done = rng.random(4) < 0.1 / 3 ** (t / 300)  # episodes become longer and longer
+            done &= watched.ages > (0 if same_step else 1)
+            done &= ~watched.restarting
+            np.testing.assert_array_equal(watched.step(done), other.step(done))
+            if t % 32 == 31:
+                assert watched.phase.steps == (t + 1) * 4
+        assert watched.phase == other.phase
+        states = watched.state(), other.state()
+        assert all(np.array_equal(states[0][name], states[1][name]) for name in states[0])
+
+
 def test_the_same_seed_truncates_the_same_and_a_saved_state_goes_on(tmp_path):
     rng = np.random.default_rng(0)
     flags = rng.random((900, 32)) < 1 / 40

@@ -220,11 +220,17 @@ def _survival(state: StaggerState, seen: Array, ended: Array) -> tuple[Array, Ar
 
 
 def with_room(state: StaggerState, max_age: int) -> StaggerState:
-    """Return the state with room for ages up to `max_age`, at least a quarter more where there was less."""
-    size = state.new_visits.shape[0]
+    """Return the state with room for ages up to `max_age`; where there was less, it grows by quarters until it fits.
+
+    So the room depends on the oldest age alone, not on when it was asked for (reports ask for it, too): sums of tables
+    of another length differ in the last digit.
+    """
+    size = room = state.new_visits.shape[0]
     if max_age < size:
         return state
-    more = max(max_age + 1, size + size // 4) - size
+    while room <= max_age:
+        room += max(room // 4, 1)
+    more = room - size
     names = "new_visits", "new_ends", "seldom", "visits", "ends", "survival"
     return state._replace(**{name: _wider(getattr(state, name), more) for name in names})
 
