@@ -615,3 +615,17 @@ def test_the_wrapper_refuses_what_it_cannot_use():
         RecordFairStatistics(clocks(AutoresetMode.NEXT_STEP), success=3)
     with pytest.raises(WrapperError, match="level"):
         RecordFairStatistics(clocks(AutoresetMode.NEXT_STEP), level=1)
+
+
+@pytest.mark.parametrize("memory", [None, 300.0])
+def test_reports_change_no_digit_of_later_reports(memory):
+    # `evaluate` reports once a second, by the clock; the same seed must give the same numbers all the same.
+    rng = np.random.default_rng(0)
+    watched, other = (FairStatistics(8, same_step=True, memory=memory) for _ in range(2))
+    for t in range(1500):
+        rewards, ended, cut = rng.normal(size=8), rng.random(8) < 0.02, rng.random(8) < 0.01
+        for statistics in (watched, other):
+            statistics.update(rewards, ended, cut & ~ended, success=ended)
+        if t % 101 == 0:
+            assert watched.report().steps == (t + 1) * 8
+    assert watched.report() == other.report()

@@ -350,7 +350,8 @@ def test_a_controller_goes_on_from_its_state_at_every_step(late):
 def test_restarted_is_about_the_last_step():
     statistics = FairStatistics(2, same_step=True)
     statistics.update([1.0, 1.0], [False, False])
-    statistics.report()
+    statistics.report()  # which changes nothing
+    statistics.restarted([True, False])
     with pytest.raises(StatisticsError, match="right after update"):
         statistics.restarted([True, False])
 

@@ -6,6 +6,7 @@ microseconds; they are counted in blocks, and estimates are made when a report i
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -230,14 +231,14 @@ class FairStatistics:
             StatisticsError: if there was no step yet.
         """
         level = check_level(level, StatisticsError)
-        self._fold()
-        if not self._state.range[0] <= self._state.range[1]:
+        state = self._as_of_now()
+        if not state.range[0] <= state.range[1]:
             raise StatisticsError("there is nothing to report: call update(rewards, ended) for each step first")
         longest = math.inf if self.max_episode_steps is None else float(self.max_episode_steps)
         with np.errstate(over="ignore", invalid="ignore"):  # make_report refuses sums that overflow
-            estimate = law.estimate(self._state, longest)
+            estimate = law.estimate(state, longest)
         return make_report(
-            self._state,
+            state,
             estimate,
             level=level,
             with_success=self._with_success,
@@ -295,6 +296,24 @@ class FairStatistics:
 
     def __repr__(self) -> str:
         return f"FairStatistics({self.num_envs}, same_step={self.same_step}, memory={self.memory}, steps={self.steps})"
+
+    def _as_of_now(self) -> FairState:
+        """Return the state with all steps counted, and leave what is kept as it is.
+
+        Steps are counted in blocks, and sums of other blocks differ in the last digit. So reports, which may come at
+        any time (in `evaluate` once a second), must not begin a new block.
+        """
+        if not self._filled:
+            return self._state
+        seen = copy.copy(self)
+        seen._cut, seen._succeeded = self._cut.copy(), self._succeeded.copy()
+        seen._state = self._state._replace(tables=self._state.tables.copy())
+        try:
+            seen._fold()
+        except StatisticsError:
+            self._fold()  # which raises it again, and leaves these steps out from now on
+            raise
+        return seen._state
 
     def _fold(self, void: Flags | None = None) -> None:
         """Count what was written down, but not the last step of those environments for which it is void."""
