@@ -29,9 +29,10 @@ FORMAT = "steadyrl policy"
 """The `format` of a policy file's metadata."""
 
 HIDDEN = 64
+"""Units in each of the two hidden layers of the paper's policy."""
+
 MOST = 10**7
 """Most values of an observation or an action, and most units of a layer."""
-"""Units in each of the two hidden layers of the paper's policy."""
 
 
 class Policy(Protocol):
