@@ -158,6 +158,7 @@ def targets() -> dict[str, Target]:
     from steadyrl import gallery
     from steadyrl.diagnosis.episode_logs import read_episode_log
     from steadyrl.diagnosis.seen_ages import seen_ages
+    from steadyrl.environments import ProcessEnv, StateSweepEnv
     from steadyrl.environments.codecs import action_codec, observation_codec
     from steadyrl.lengths import find_drift, read_lengths
 
@@ -179,12 +180,14 @@ def targets() -> dict[str, Target]:
     Path("lengths.txt").write_text("3\n4\n5\n")
     Path("monitor.csv").write_text("r,l,t\n" + "".join(f"{n}.0,{n},{i}.5\n" for i, n in enumerate([3, 4, 5] * 20)))
     gaussian = steadyrl.Perturbation(0.5)
+    diagnosis = steadyrl.diagnose_lengths([3, 4, 5] * 20)
     exact = {"process": process, "policy": policy}
     good: dict[str, dict[str, Any]] = {
         "Delays": {"probabilities": [0, 0.5, 0.5], "distance": 0.1, "lengths": lengths},
         "Delays.draw": {"n": 3, "rng": rng(0)},
         "Delays.assign": {"n": 3, "rng": rng(0)},
         "Delays.for_same_step": {},
+        "Diagnosis.code_of": {"way": diagnosis.recommendation.chosen},
         "EnvPoolVectorEnv": {"id": "CartPole-v1", "num_envs": 2, "seed": 0},
         "EnvPoolVectorEnv.reset": {"seed": 0, "options": None},
         "EnvPoolVectorEnv.step": {"actions": np.array([0, 1])},
@@ -205,6 +208,7 @@ def targets() -> dict[str, Target]:
         "FairStatistics.restore": {"state": steadyrl.FairStatistics(2, same_step=True).state()},
         "FairStatistics.update_many": {"rewards": [[1.0, 2.0]] * 3, "ended": [[True, False]] * 3},
         "FairStatistics.watch": {"rewards": [1.0, 1.0], "terminated": [True, False], "truncated": [False, False]},
+        "Interval.times": {"factor": 2.0},
         "LearningProcess": {"transitions": [[[0, 1], [1, 0]]], "rewards": [0, 1], "initial": [1, 0], "names": None},
         "LearningProcess.name": {"state": 1},
         "LearningProcess.with_time_limit": {"n": 3},
@@ -222,8 +226,10 @@ def targets() -> dict[str, Target]:
         "PhaseTracker": {"num_envs": 2, "same_step": True, "n_steps": 4, "tolerance": 0.01},
         "PhaseTracker.update": {"done": [True, False], "cut": None},
         "PhaseTracker.watch": {"terminated": [True, False], "truncated": [False, False]},
-        "PhaseTracker.reset": {"mask": [True, False]},
+        "PhaseTracker.reset": {"mask": [True, False], "ages": 1},
         "PreRolledStart": {"env": make, "delays": 3, "policy": None},
+        "ProcessEnv": {"process": process},
+        "ProcessEnv.step": {"action": 0},
         "RecordFairStatistics": {"env": vector, "memory": None, "level": 0.9, "summary": False},
         "StaggeredVectorEnv.reset": {"seed": 0, "options": None},
         "PhaseMonitor.reset": {"seed": 0, "options": None},
@@ -231,11 +237,15 @@ def targets() -> dict[str, Target]:
         "Samples.save": {"path": "saved.npz"},
         "Samples.load": {"path": "samples.npz"},
         "Settings": {"method": "online", "steps": 100, "num_envs": 2, "n_steps": 4, "seed": 0, "learning_rate": 1e-3},
+        "Settings.resolved": {"continuous": False},
         "StaggerController": {"num_envs": 2, "same_step": True, "seed": 0},
         "StaggerController.step": {"done": [True, False]},
         "StaggerController.reset": {"mask": [True, False], "seed": 0},
         "StaggerController.restore": {"state": steadyrl.StaggerController(2, same_step=True, seed=0).state()},
         "StaggeredStart": {"env": make, "delays": 3, "window": 6},
+        "StateSweepEnv": {"n": 4},
+        "StateSweepEnv.step": {"action": 0},
+        "Strategy.lost": {"horizon": 100},
         "StaggeredVectorEnv": {"env": vector, "delays": "auto", "seed": 0, "tolerance": 0.01, "n_steps": 4},
         "StationaryStart": {"env": make, "policy": None, "limit": None},
         "action_values": {**exact, "discount": None},
@@ -395,13 +405,35 @@ def targets() -> dict[str, Target]:
         "read_episode_log": read_episode_log,
         "read_lengths": read_lengths,
         "seen_ages": seen_ages,
+        "ProcessEnv": ProcessEnv,
+        "StateSweepEnv": StateSweepEnv,
+        "Diagnosis.code_of": diagnosis.code_of,
+        "Interval.times": diagnosis.mixing_time.times,
+        "Settings.resolved": steadyrl.Settings().resolved,
+        "Strategy.lost": diagnosis.recommendation.chosen.lost,
     }
+
+    def begun(env: Any) -> Any:
+        env.reset(seed=0)
+        return env
+
+    owners |= {"ProcessEnv": lambda: begun(ProcessEnv(process)), "StateSweepEnv": lambda: begun(StateSweepEnv(4))}
     with contextlib.suppress(ImportError):
         import torch
 
         from steadyrl.integrations.torch import CounterStagger, TorchFairStatistics, TorchStagger
         from steadyrl.integrations.torch.rsl_rl import StaggeredVecEnv, write_delays
-        from steadyrl.policies import CategoricalPolicy, GaussianPolicy, SoftmaxTable
+        from steadyrl.policies import (
+            CategoricalPolicy,
+            GaussianPolicy,
+            SoftmaxTable,
+            TabularPolicy,
+            as_module,
+            load_module,
+            load_policy,
+            make_policy,
+            random_gaussian_policy,
+        )
 
         def simulator() -> Any:
             counters = torch.zeros(2, dtype=torch.long)
@@ -428,10 +460,33 @@ def targets() -> dict[str, Target]:
         good["SoftmaxTable.log_prob"] = {"observations": np.array([0, 2]), "actions": np.array([1, 0])}
         good["CategoricalPolicy.log_prob"] = {"observations": np.zeros((3, 4)), "actions": np.array([0, 1, 1])}
         good["GaussianPolicy.log_prob"] = {"observations": np.zeros((3, 4)), "actions": np.zeros((3, 2))}
+        gauss.save("policy.safetensors")
+        codecs = {"observations": seen, "actions": action_codec(box)}
+        good["GaussianPolicy"] = {**codecs, "hidden": (8,), "seed": 0, "log_std": 0.0}
+        good["CategoricalPolicy"] = {"observations": seen, "actions": action_codec(make().action_space), "seed": 0}
+        good["make_policy"] = {**codecs, "hidden": (8,), "seed": 0}
+        good["load_policy"] = good["load_module"] = {"path": "policy.safetensors", **codecs}
+        good["as_module"] = {"policy": gauss.numpy(), **codecs}
+        good["random_gaussian_policy"] = {"observation_size": 4, "action_shape": (2,), "seed": 0}
+        for name in ("GaussianPolicy", "CategoricalPolicy"):
+            good[f"{name}.act"] = {"observations": np.zeros((3, 4)), "rng": rng(0)}
+            good[f"{name}.entropy"] = {"observations": np.zeros((3, 4))}
+        good["GaussianPolicy.normalise"] = {"mean": np.zeros(4), "std": np.ones(4), "limit": 5.0}
+        good["GaussianPolicy.save"] = {"path": "saved.safetensors"}
+        good["TabularPolicy.act"] = {"observations": np.eye(3), "rng": rng(0)}
+        elsewhere |= {
+            "TabularPolicy": TabularPolicy,
+            "as_module": as_module,
+            "load_module": load_module,
+            "load_policy": load_policy,
+            "make_policy": make_policy,
+            "random_gaussian_policy": random_gaussian_policy,
+        }
+        owners["TabularPolicy"] = lambda: TabularPolicy.of(np.full((3, 2), 0.5))
         owners |= {
             "SoftmaxTable": lambda: SoftmaxTable(np.zeros((3, 2))),
             "CategoricalPolicy": lambda: chooser,
-            "GaussianPolicy": lambda: gauss,
+            "GaussianPolicy": lambda: GaussianPolicy(seen, action_codec(box)),
         }
         elsewhere |= {
             "SoftmaxTable": SoftmaxTable,
@@ -460,7 +515,12 @@ def targets() -> dict[str, Target]:
     with contextlib.suppress(ImportError):
         from stable_baselines3.common.vec_env import DummyVecEnv
 
-        from steadyrl.integrations.sb3 import FairStatisticsCallback, SteadyStateCallback, SteadyVecEnv
+        from steadyrl.integrations.sb3 import (
+            FairStatisticsCallback,
+            SteadyStateCallback,
+            SteadyVecEnv,
+            make_steady_vec_env,
+        )
 
         def dummy() -> Any:
             return DummyVecEnv([make, make])
@@ -469,12 +529,24 @@ def targets() -> dict[str, Target]:
             "FairStatisticsCallback": FairStatisticsCallback,
             "SteadyStateCallback": SteadyStateCallback,
             "SteadyVecEnv": SteadyVecEnv,
+            "make_steady_vec_env": make_steady_vec_env,
+        }
+        good["make_steady_vec_env"] = {
+            "env_id": "CartPole-v1",
+            "n_envs": 2,
+            "delays": "auto",
+            "seed": 0,
+            "backend": "dummy",
+            "tolerance": 0.01,
+            "n_steps": 4,
+            "env_kwargs": None,
         }
         good["FairStatisticsCallback"] = {"memory": None, "level": 0.9, "reward_range": None, "max_episode_steps": 9}
         good["SteadyStateCallback"] = {"n_steps": 4, "tolerance": 0.01}
         good["SteadyVecEnv"] = {"venv": dummy, "delays": "auto", "seed": 0, "tolerance": 0.01, "n_steps": 4}
-    for name, builder in (("corridor", gallery.corridor), ("state_sweep", gallery.state_sweep)):
-        good[f"gallery.{name}"] = {next(iter(inspect.signature(builder).parameters)): 3}
+    for name in ("corridor", "nearly_decomposable", "self_loops", "state_sweep", "two_terminals", "wrong_way"):
+        wanted = inspect.signature(getattr(gallery, name)).parameters.values()
+        good[f"gallery.{name}"] = {parameter.name: parameter.default for parameter in wanted}
     for name in steadyrl.__all__:
         thing = getattr(steadyrl, name)
         if callable(thing) and name not in good and not (inspect.isclass(thing) and issubclass(thing, Exception)):
