@@ -1,6 +1,7 @@
 """Arguments of public functions and methods that are nothing of the kind: each is refused with a sentence."""
 
 import math
+import multiprocessing
 
 import gymnasium
 import numpy as np
@@ -110,7 +111,9 @@ def test_each_is_refused(call):
         {"env_kwargs": 3.0},
         {"monitor_dir": np.array([1, None])},
         {"monitor_dir": {"a": 1}},
+        {"monitor_dir": __file__},
         {"wrapper_class": 1.5},
+        {"wrapper_class": print},
         {"backend": np.array(["dummy", "auto"])},
         {"backend": ["dummy"]},
     ],
@@ -118,6 +121,12 @@ def test_each_is_refused(call):
 def test_arguments_of_make_steady_vec_env(arguments):
     with pytest.raises(SteadyrlError, match=next(iter(arguments))):
         make_steady_vec_env("steadyrl/StateSweep-v0", **({"n_envs": 2, "backend": "dummy"} | arguments))
+
+
+def test_processes_of_environments_that_cannot_be_staggered_are_ended():
+    with pytest.raises(SteadyrlError, match="tolerance"):
+        make_steady_vec_env("CartPole-v1", 2, backend="subproc", tolerance=2.0)
+    assert not multiprocessing.active_children()
 
 
 def test_survival_that_is_one_up_to_rounding():

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np  # noqa: F401  (for the example)
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
@@ -65,6 +68,10 @@ def make_steady_vec_env(
     n_envs = whole_number("n_envs", n_envs, WrapperError, most=MOST_ENVS)
     seed = None if seed is None else check_seed(seed, WrapperError)
     monitor_dir = None if monitor_dir is None else as_path("monitor_dir", monitor_dir, WrapperError)
+    if monitor_dir is not None and os.path.exists(monitor_dir) and not os.path.isdir(monitor_dir):
+        raise WrapperError(
+            f"monitor_dir is {shown(monitor_dir)}, which is a file; name a folder for the Monitors' files"
+        )
     arguments = as_keywords("env_kwargs", env_kwargs, WrapperError)
     if wrapper_class is not None and not callable(wrapper_class):
         raise WrapperError(
@@ -93,10 +100,24 @@ def make_steady_vec_env(
             n_envs,
             seed=seed,
             monitor_dir=monitor_dir,
-            wrapper_class=wrapper_class,
+            wrapper_class=None if wrapper_class is None else partial(_wrapped, wrapper_class),
             vec_env_cls=_CLASSES[backend],
         )
-    return SteadyVecEnv(venv, delays, seed=seed, tolerance=tolerance, n_steps=n_steps)
+    try:
+        return SteadyVecEnv(venv, delays, seed=seed, tolerance=tolerance, n_steps=n_steps)
+    except BaseException:  # processes would go on without an owner
+        venv.close()
+        raise
+
+
+def _wrapped(wrapper_class: Callable[[Any], Any], env: Any) -> Any:
+    wrapped = wrapper_class(env)
+    if not isinstance(wrapped, gymnasium.Env):
+        raise WrapperError(
+            f"wrapper_class is {shown(wrapper_class)}, which returned {shown(wrapped)}; it must return an environment "
+            "of Gymnasium"
+        )
+    return wrapped
 
 
 def _against_envpool(env_id: Any, arguments: Mapping[str, Any]) -> str | None:
