@@ -1,5 +1,6 @@
 """Functions of the exact analysis refuse what they cannot use, with an error of steadyrl's own family."""
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -225,6 +226,59 @@ def test_returns_beyond_the_largest_number_are_refused(limit, reward):
 def test_what_is_not_an_environment_has_no_model(given):
     with pytest.raises(ProcessError, match="neither a Gymnasium environment nor the id of one"):
         LearningProcess.from_gymnasium(given)
+
+
+class UnspeakableError(Exception):
+    """An error that has no message, only another error."""
+
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+class Faulty(gymnasium.Env):
+    """Raises in one place, as asked for."""
+
+    def __init__(self, place):
+        self._place = place
+        if place == "constructor":
+            raise UnspeakableError
+
+    @property
+    def P(self):  # noqa: N802  (Gymnasium's name)
+        if self._place == "P":
+            raise RuntimeError("no wheels\x1b[2J")
+        return {0: {0: [(1.0, 0, 1.0, True)]}}
+
+    @property
+    def initial_state_distrib(self):
+        return [1.0]
+
+    def close(self):
+        raise RuntimeError("cannot be closed")
+
+
+@pytest.fixture
+def faulty():
+    """Return the id of an environment that raises where its argument `place` says."""
+    gymnasium.register("Faulty-v0", entry_point=Faulty, disable_env_checker=True, order_enforce=False)
+    yield "Faulty-v0"
+    del gymnasium.registry["Faulty-v0"]
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("constructor", r"cannot be made \(UnspeakableError: a message that cannot be shown\)"),
+        ("P", "RuntimeError: no wheels;"),
+    ],
+)
+def test_an_environment_that_raises_while_its_model_is_read_ends_in_a_sentence(faulty, place, message):
+    with pytest.raises(ProcessError, match=message):
+        LearningProcess.from_gymnasium(faulty, place=place)
+
+
+def test_a_model_is_read_though_its_environment_cannot_be_closed(faulty):
+    assert LearningProcess.from_gymnasium(faulty, place="close").n_states == 2
 
 
 @pytest.mark.parametrize("time", [np.timedelta64(3, "s"), np.timedelta64(1)])

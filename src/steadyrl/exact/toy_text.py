@@ -8,6 +8,7 @@ destination ends the episode, but the taxi can also stand there before).
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import as_distribution, check_id, shortened, shown, whole_number
+from steadyrl.common.checks import as_distribution, check_id, in_words, shortened, shown, whole_number
 from steadyrl.common.terminal import clean
 from steadyrl.errors import ProcessError
 
@@ -56,15 +57,20 @@ def read_model(
             env, made = gymnasium.make(env_or_id, **make_arguments), True
         except Exception as error:  # whatever Gymnasium or the environment's own constructor raises
             raise ProcessError(
-                f"the environment {shown(env_or_id)} cannot be made ({type(error).__name__}: {clean(error)})"
+                f"the environment {shown(env_or_id)} cannot be made ({clean(in_words(error))})"
             ) from error
     try:
         spec_limit = None if env.spec is None else env.spec.max_episode_steps
         limit = spec_limit if isinstance(time_limit, str) else time_limit
-        table = getattr(env.unwrapped, "P", None)
-        start = getattr(env.unwrapped, "initial_state_distrib", None)
+        name = env.unwrapped if env.spec is None else env.spec.id
+        try:
+            table, start = (getattr(env.unwrapped, what, None) for what in ("P", "initial_state_distrib"))
+        except Exception as error:  # they may be properties
+            raise ProcessError(
+                f"the model of {name} cannot be read: its P or initial_state_distrib raised {clean(in_words(error))}; "
+                "repair the environment"
+            ) from error
         if table is None or start is None:
-            name = env.unwrapped if env.spec is None else env.spec.id
             raise ProcessError(
                 f"{name} carries no model: its unwrapped object needs P[state][action] and initial_state_distrib, as "
                 "Gymnasium's toy-text environments have; for others, build LearningProcess from arrays, or diagnose "
@@ -78,7 +84,8 @@ def read_model(
         return _convert(table, start), limit
     finally:
         if made:
-            env.close()
+            with contextlib.suppress(Exception):  # the model has been read; what closing raises must not cost it
+                env.close()
 
 
 def read_table(table: Any, *, with_ends: bool = True) -> tuple[Array, int, int]:
