@@ -153,3 +153,9 @@ def test_a_policy_that_changes_observations_in_place_does_not_change_what_is_rec
         for policy in (_Balance(), _BalanceInPlace())
     )
     assert pure == rude
+
+
+@pytest.mark.parametrize("run", [collect_episodes, evaluate])
+def test_a_name_that_is_too_long_for_any_file_is_no_policy(run):
+    with pytest.raises(PolicyError, match="the path of a policy file"):
+        run("CartPole-v1", "x" * 300, 2)

@@ -44,7 +44,7 @@ def resolve_policy(
             )
         return random_gaussian_policy(observations.size, actions.shape, seed=seed), "gaussian"
     if isinstance(policy, str | os.PathLike):
-        if not Path(policy).is_file():
+        if not os.path.isfile(policy):  # False also where a name is too long for any file
             raise PolicyError(
                 f'policy is {os.fspath(policy)!r}; it must be "uniform", "gaussian", or the path of a policy file or '
                 "of a Stable-Baselines3 model (.zip)"

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import itertools
 import os
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +41,7 @@ Array = NDArray[np.float64]
 
 def load_policy(path: str | os.PathLike[str], observations: ObservationCodec, actions: ActionCodec) -> NetworkPolicy:
     """Read a policy file and check that it fits the environment."""
-    if not isinstance(path, str | os.PathLike) or not Path(path).is_file():
+    if not isinstance(path, str | os.PathLike) or not os.path.isfile(path):
         name = os.fspath(path) if isinstance(path, os.PathLike) else path
         raise PolicyError(
             f"policy is {shown(name, 300)}; it must be the path of a policy file, as policy.save(path) writes it"

@@ -387,4 +387,4 @@ def _row(batch: Any, i: int) -> Any:
 
 def is_zip(path: str | os.PathLike[str]) -> bool:
     """Return whether a file is a zip archive, as Stable-Baselines3's models are."""
-    return Path(path).is_file() and zipfile.is_zipfile(path)
+    return os.path.isfile(path) and zipfile.is_zipfile(path)
