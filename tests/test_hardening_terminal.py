@@ -250,6 +250,7 @@ def test_files_are_written_though_the_answer_cannot_be_printed(tmp_path):
     for words, name in (
         (f"diagnose --from {log} --out {tmp_path / 'report'}", "report/lengths.txt"),
         (f"audit {log} --plot {tmp_path / 'a.svg'}", "a.svg"),
+        (f"audit {log} --json --plot {tmp_path / 'j.svg'}", "j.svg"),  # longer than what a stream keeps
         (f"check FrozenLake-v1 --plot {tmp_path / 'c.svg'}", "c.svg"),
     ):
         done = in_a_shell(words, ">/dev/full")

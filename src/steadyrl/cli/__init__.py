@@ -112,9 +112,16 @@ def _open_streams() -> None:
 class _Answer(io.TextIOWrapper):
     """Standard output for the answer; what threads that an environment left print there goes to standard error."""
 
+    stuck = False
+    """Whether a write has failed, as on a full disk; a long text is gone then, and a flush after it finds nothing."""
+
     def write(self, text: str) -> int:
         if threading.current_thread() is threading.main_thread():
-            return super().write(text)
+            try:
+                return super().write(text)
+            except OSError:
+                self.stuck = True
+                raise
         return sys.stderr.write(text)
 
 

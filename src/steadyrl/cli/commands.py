@@ -172,6 +172,8 @@ def _run() -> None:
 
 def _answer_is_stuck() -> bool:
     """Return whether standard output takes nothing more, as on a full disk."""
+    if getattr(sys.stdout, "stuck", False):
+        return True
     with contextlib.suppress(ValueError, AttributeError):  # it is closed, or there is none
         try:
             sys.stdout.flush()
