@@ -35,7 +35,17 @@ from gymnasium.envs.registration import EnvSpec, WrapperSpec
 
 import steadyrl
 from scripted import Dice, same
-from steadyrl import Episodes, LearningProcess, Samples, Settings, collect_episodes, collect_samples, gallery, train
+from steadyrl import (
+    EpisodeLengths,
+    Episodes,
+    LearningProcess,
+    Samples,
+    Settings,
+    collect_episodes,
+    collect_samples,
+    gallery,
+    train,
+)
 from steadyrl.cli.check import _load_policy
 from steadyrl.common import files, storage
 from steadyrl.common.identity import content_text, fingerprint, readable_name
@@ -48,7 +58,7 @@ from steadyrl.experiments.experiment import Result
 from steadyrl.experiments.pages import page_of, render_html
 from steadyrl.experiments.running import draw as draw_result
 from steadyrl.experiments.running import reproduce
-from steadyrl.lengths.files import read_lengths
+from steadyrl.lengths.files import read_lengths, write_lengths
 from steadyrl.policies.files import load_policy
 from steadyrl.policies.networks import random_gaussian_policy
 from steadyrl.policies.tensors import read_safetensors
@@ -1497,3 +1507,50 @@ def test_a_name_in_a_deleted_working_directory_is_refused_with_a_sentence(tmp_pa
     ):
         with pytest.raises(SteadyrlError, match=r"'a.*has been deleted"):
             write()
+
+
+@pytest.mark.parametrize("kind", ["episodes", "process", "a log"])
+def test_files_that_are_joined_into_one_are_not_read_as_the_last_of_them(kind, tmp_path):
+    """`cat one.npz two.npz > both.npz` loaded as the second file, and what was in the first was left out silently."""
+    one, two, both = (tmp_path / f"{name}.npz" for name in ("one", "two", "both"))
+    load = {"episodes": Episodes.load, "process": LearningProcess.load, "a log": read_lengths}[kind]
+    for seed, path in enumerate((one, two)):
+        if kind == "episodes":
+            collect_episodes(Dice, "uniform", 5, seed=seed, backend="serial", out=path)
+        elif kind == "process":
+            gallery.corridor(4 + seed)[0].save(path)
+        else:
+            np.savez(path, lengths=np.arange(3, 9 + seed))
+        load(path)
+    both.write_bytes(one.read_bytes() + two.read_bytes())
+    with pytest.raises(FileFormatError, match="joined into one"):
+        load(both)
+
+
+def test_lengths_that_diagnose_wrote_load_as_they_were_written_or_are_refused(tmp_path):
+    """A flipped digit in lengths.txt, which a report's code reads, was another length; a cut file had fewer of them."""
+    path, generator = tmp_path / "lengths.txt", random.Random(0)
+    write_lengths(EpisodeLengths.from_gymnasium([3, 8, 8, 14, 97]), 5, path)
+    content, whole = path.read_bytes(), read_lengths(path)
+    assert whole.lengths.tolist() == [3, 8, 8, 14, 97]
+    assert whole.sorted
+    damages = [flipped(content, generator) for _ in range(300)]
+    damages += [content[:end] for end in range(len(content) - 8, len(content) - 1)]
+    for damaged in damages:
+        path.write_bytes(damaged)
+        try:
+            found = read_lengths(path)
+        except FileFormatError:
+            continue
+        assert found.lengths.tolist() == whole.lengths.tolist()
+        assert found.sorted
+    path.write_bytes(content.replace(b"\n", b"\r\n"))  # another system's line breaks are no damage
+    assert read_lengths(path).lengths.tolist() == whole.lengths.tolist()
+    path.write_bytes(b"".join(content.splitlines(keepends=True)[:1]) + b"3\n")
+    with pytest.raises(FileFormatError, match="edited on purpose"):
+        read_lengths(path)
+    write_lengths(EpisodeLengths.from_gymnasium([7]), 1, path)
+    assert read_lengths(path).lengths.tolist() == [7]
+    path.write_bytes(path.read_bytes().replace(b"\n7\n", b"\n5\n"))
+    with pytest.raises(FileFormatError, match="damaged"):
+        read_lengths(path)

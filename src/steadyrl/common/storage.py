@@ -33,6 +33,7 @@ from steadyrl.errors import FileFormatError
 __all__ = [
     "array_digest",
     "from_json",
+    "is_joined",
     "load_arrays",
     "locked",
     "pack_archive",
@@ -167,6 +168,11 @@ def too_dense(archive: zipfile.ZipFile, size: int) -> bool:
     return _too_large(sum(entry.file_size for entry in archive.infolist()), size)
 
 
+def is_joined(archive: zipfile.ZipFile) -> bool:
+    """Return whether something comes before the first array: of files joined into one, zipfile reads only the last."""
+    return min((entry.header_offset for entry in archive.infolist()), default=0) > 0
+
+
 def array_digest(value: Any) -> str:
     """Return the SHA-256 of an array's type, shape and bytes."""
     array = np.asarray(value)
@@ -252,6 +258,8 @@ def _read(file: BinaryIO) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
     with zipfile.ZipFile(file) as archive:
         require_reasonable_size(archive, size)
+        if is_joined(archive):
+            raise ValueError("there is something before its beginning: are these several files, joined into one?")
         for entry in archive.infolist():
             name = entry.filename.removesuffix(".npy")
             if name == entry.filename or name in arrays:

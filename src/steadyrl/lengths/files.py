@@ -20,14 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steadyrl.common.checks import as_path, shown
-from steadyrl.common.storage import load_arrays, read_whole_array, too_dense, write_atomically
+from steadyrl.common.storage import is_joined, load_arrays, read_whole_array, too_dense, write_atomically
 from steadyrl.errors import FileFormatError, LengthsError
 from steadyrl.lengths.age_sums import AgeSums
 from steadyrl.lengths.columns import find_column
 from steadyrl.lengths.distribution import EpisodeLengths, as_gymnasium_lengths
 from steadyrl.lengths.log_files import read_events, read_json
 from steadyrl.lengths.records import EpisodeRecords, LoggedLengths
-from steadyrl.lengths.text_files import UNORDERED, read_text
+from steadyrl.lengths.text_files import UNORDERED, read_text, with_digest
 
 PathLike = str | os.PathLike[str]
 
@@ -86,8 +86,8 @@ def write_lengths(lengths: EpisodeLengths, episodes: int, path: PathLike) -> Non
     """Write Gymnasium's lengths of the episodes in which the distribution was observed, one a line, shortest first."""
     counts = np.rint(lengths.probabilities * episodes).astype(np.int64)
     numbers = np.repeat(np.arange(len(counts)) - 1, counts)
-    lines = [f"# episode lengths (actions), {UNORDERED}\n", *(f"{number}\n" for number in numbers)]
-    write_atomically(path, "".join(lines).encode())
+    text = with_digest(f"# episode lengths (actions), {UNORDERED}", [str(number) for number in numbers])
+    write_atomically(path, text.encode())
 
 
 def _files(path: PathLike) -> list[Path]:
@@ -217,11 +217,16 @@ def _from_archive(file: Path, column: str | int | None) -> EpisodeRecords:
         with zipfile.ZipFile(file) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
             size = max((entry.file_size for entry in archive.infolist()), default=0)
-            dense = too_dense(archive, os.path.getsize(file))
+            dense, joined = too_dense(archive, os.path.getsize(file)), is_joined(archive)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError):
         return _from_collected(file)  # which says what is wrong
     if "steadyrl" in names or not names or set(names) >= _COLLECTED:  # without its header it is damaged
         return _from_collected(file)
+    if joined:
+        raise FileFormatError(
+            f"{str(file)!r} has something before its beginning, as when several files are joined into one, of which "
+            "only the last could be read; name each file (--from may be repeated)"
+        )
     name = names[find_column(names, _name(column), repr(str(file)))]
     if size > _UNPACKED or dense:
         raise FileFormatError(f"{str(file)!r} would unpack to {size:,} bytes; that cannot be a list of lengths")

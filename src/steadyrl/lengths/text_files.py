@@ -1,7 +1,8 @@
 """Episode lengths from text and csv files, read in pieces: ten million rows take seconds and little memory.
 
 One length a line, or a table with a header. Columns are separated by commas, semicolons, tabs or spaces. The first line
-of a monitor.csv (`#{"t_start": ..., "env_id": ...}`) tells the environment and when recording began.
+of a monitor.csv (`#{"t_start": ..., "env_id": ...}`) tells the environment and when recording began. A comment on top
+may have the SHA-256 of the lines, as in the files that steadyrl writes; then it is verified.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
 from itertools import chain
 from typing import IO, Any
 
@@ -25,6 +28,7 @@ Array = NDArray[np.float64]
 
 UNORDERED = "shortest first"
 """Words in a comment on the first line of files whose lengths are sorted."""
+_DIGEST = re.compile(r", steadyrl sha256 ?(\S*)")  # also a part of one; no comment of another program has these words
 _LONGEST_LINE = 1 << 26  # characters; a file without line breaks is a list of numbers at most
 
 
@@ -44,14 +48,17 @@ def read_text(stream: IO[str], where: str, column: str | int | None) -> LoggedLe
     delimiter = next((mark for mark in ("\t", ";", ",") if mark in first), None)
     row = _cells(first, delimiter, where)
     header = not _number(row[column] if isinstance(column, int) and 0 <= column < len(row) else row)
+    lines = _as_written(chain([first, second] if second else [first], stream), comments, where)
     if not header and not second and column is None:  # all numbers on one line
+        list(lines)
         return LoggedLengths(np.array([float(cell) for cell in row]))
     place = _place(row, column, where, header=header)
     clock = next((i for i, name in enumerate(row) if name == "t"), None) if "t_start" in about and header else None
     columns = [place] if clock is None else [place, clock]
-    lines: Iterator[str] = chain([] if header else [first], [second] if second else [], stream)
     if header and not second:
         raise FileFormatError(f"{where} holds no lengths")
+    if header:
+        next(lines)
     lines = _closed_quotes(lines, where) if delimiter is None else _whole_rows(lines, delimiter, _filled(row), where)
     found = _numbers(lines, delimiter, columns, where)
     ended = None if clock is None else about["t_start"] + found[:, 1]
@@ -63,6 +70,31 @@ def read_text(stream: IO[str], where: str, column: str | int | None) -> LoggedLe
         sb3="t_start" in about,
         ordered=not any(UNORDERED in comment for comment in comments),
     )
+
+
+def with_digest(comment: str, lines: Sequence[str]) -> str:
+    """Return the text of a file: a comment with the SHA-256 of itself and of the lines, and the lines."""
+    digest = sha256("".join(f"{line}\n" for line in (comment, *lines)).encode()).hexdigest()
+    return "".join(f"{line}\n" for line in (f"{comment}, steadyrl sha256 {digest}", *lines))
+
+
+def _as_written(lines: Iterator[str], comments: Sequence[str], where: str) -> Iterator[str]:
+    """Return the lines; where a comment has their digest, they raise after the last one if it is not theirs."""
+    given = next((found for comment in comments if (found := _DIGEST.search(comment))), None)
+    return lines if given is None else _verified(lines, given, where)
+
+
+def _verified(lines: Iterator[str], given: re.Match[str], where: str) -> Iterator[str]:
+    digest = sha256(f"{_DIGEST.sub('', given.string).strip()}\n".encode())
+    for line in lines:
+        if line.strip():  # blank lines and the kind of line breaks do not matter
+            digest.update(f"{line.strip()}\n".encode())
+        yield line
+    if digest.hexdigest() != given[1]:
+        raise FileFormatError(
+            f"{where} is damaged, or was edited: its lengths do not have the digest that was written with them; write "
+            "it again (diagnose --out), or delete the digest in its first line if it was edited on purpose"
+        )
 
 
 def _opening(stream: IO[str]) -> tuple[list[str], str]:
