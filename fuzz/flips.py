@@ -1,12 +1,13 @@
 """Flips bits of files: loading gives the same content or an error in words, never other numbers, never all memory.
 
-Files that steadyrl writes carry digests, so that every change is noticed. Logs of other programs (text, csv, npy) have
+Files that steadyrl writes carry digests, so that every change is noticed. Files of other programs (logs, policies) have
 none: of them it is only asked that reading ends in lengths or in an error with a sentence. The last flips of each kind
 change whole bytes, runs of bytes, or the length of the file.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import warnings
 from collections.abc import Callable
@@ -42,6 +43,7 @@ def kinds(folder: Path) -> dict[str, tuple[Path, Callable[[Path], Any], bool]]:
     from gymnasium import spaces
 
     from steadyrl import (
+        EpisodeLengths,
         Episodes,
         LearningProcess,
         Perturbation,
@@ -54,10 +56,12 @@ def kinds(folder: Path) -> dict[str, tuple[Path, Callable[[Path], Any], bool]]:
         load_lengths,
         train,
     )
+    from steadyrl.cli.check import _load_policy
     from steadyrl.environments.codecs import action_codec, observation_codec
     from steadyrl.experiments.catalogue import named
     from steadyrl.experiments.experiment import Result
     from steadyrl.experiments.running import reproduce
+    from steadyrl.lengths.files import write_lengths
     from steadyrl.policies.files import load_policy
     from steadyrl.policies.networks import random_gaussian_policy
     from steadyrl.rollouts.checkpoints import Checkpoint
@@ -70,6 +74,13 @@ def kinds(folder: Path) -> dict[str, tuple[Path, Callable[[Path], Any], bool]]:
     samples.save(folder / "samples.npz")
     found["Samples (.npz)"] = (folder / "samples.npz", Samples.load, True)
     gallery.corridor(3)[0].save(folder / "process.npz")
+    limited = gallery.corridor(3)[0].with_time_limit(4)
+    limited.save(folder / "limited.npz")
+    found["LearningProcess with a time limit (.npz)"] = (
+        folder / "limited.npz",
+        lambda path: LearningProcess.load(path).digest,
+        True,
+    )
     found["LearningProcess (.npz)"] = (folder / "process.npz", lambda path: LearningProcess.load(path).digest, True)
     random_gaussian_policy(2, (1,), seed=0).save(folder / "policy.safetensors")
     seen, acted = observation_codec(spaces.Box(-1, 1, (2,))), action_codec(spaces.Box(-1, 1, (1,)))
@@ -140,6 +151,35 @@ def kinds(folder: Path) -> dict[str, tuple[Path, Callable[[Path], Any], bool]]:
             load_lengths,
             False,
         )
+    write_lengths(EpisodeLengths.from_gymnasium(lengths), len(lengths), folder / "sorted.txt")
+    found["lengths that diagnose writes (lengths.txt)"] = (
+        folder / "sorted.txt",
+        lambda path: load_lengths(path).probabilities.tolist(),
+        True,
+    )
+    records = [{"hist_stats": {"episode_lengths": lengths[:i]}, "episodes_this_iter": 1} for i in range(1, 7)]
+    (folder / "result.json").write_text("".join(json.dumps(record) + "\n" for record in records))
+    found["log of RLlib (result.json)"] = (folder / "result.json", load_lengths, False)
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        print("no PyTorch or TensorBoard: event files are left out")
+    else:
+        with SummaryWriter(folder / "board") as log:
+            for step, length in enumerate(lengths):
+                log.add_scalar("charts/episodic_length", length, step)
+        found["log of TensorBoard (events)"] = (next((folder / "board").iterdir()), load_lengths, False)
+    process, uniform = gallery.corridor(3)[:2]
+    np.save(folder / "table.npy", uniform)
+    np.savez(folder / "table.npz", policy=uniform)
+    (folder / "table.json").write_text(json.dumps(uniform.tolist()))
+    np.savetxt(folder / "table.csv", uniform, delimiter=",")
+    for name in ("table.npy", "table.npz", "table.json", "table.csv"):
+        found[f"policy given to check ({Path(name).suffix})"] = (
+            folder / name,
+            lambda path: _load_policy(process, str(path)),
+            False,
+        )
     steps = np.cumsum(lengths).tolist()
     rows = [f"{step},{n},{n}.0,{i % 1}" for i, (n, step) in enumerate(zip(lengths, steps, strict=True))]
     (folder / "episodes.csv").write_text("global_step,l,r,env\n" + "\n".join(rows) + "\n")
@@ -163,7 +203,7 @@ def attack(trial: Trial) -> None:
     work.mkdir()
     first = 4 * trial.seed % len(files)  # another seed begins elsewhere, for when there is little time
     for kind, (path, load, has_digests) in [*files.items()][first:] + [*files.items()][:first]:
-        content, copy, generator = path.read_bytes(), work / f"copy{path.suffix}", trial.generator(kind)
+        content, copy, generator = path.read_bytes(), work / f"copy-{path.name}", trial.generator(kind)
         copy.write_bytes(content)
         whole = load(copy) if has_digests else None
         for number in range(trial.count + trial.count // 4):
