@@ -223,6 +223,7 @@ def test_policies_act_with_a_generator_and_a_table_on_unit_vectors():
         lambda: make_policy(observation_codec(BOX), action_codec(BOX), hidden=8),
         lambda: make_policy(observation_codec(BOX), action_codec(BOX), hidden=(8.5,)),
         lambda: GaussianPolicy(observation_codec(BOX), action_codec(BOX), log_std="0"),
+        lambda: GaussianPolicy(observation_codec(BOX), action_codec(BOX), log_std=-1e308),
         lambda: as_module("policy.safetensors", observation_codec(BOX), action_codec(BOX)),
         lambda: random_gaussian_policy("3", (2,), seed=0),
         lambda: random_gaussian_policy(3, 2, seed=0),

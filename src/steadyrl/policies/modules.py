@@ -44,6 +44,9 @@ try:
 except ImportError as _error:  # pragma: no cover
     raise MissingExtraError("training needs PyTorch; install it with: pip install 'steadyrl[train]'") from _error
 
+_LARGEST_LOG_STD = 80
+"""Its exponential and its inverse fit into single precision."""
+
 
 class NetworkModule(nn.Module, ABC):
     """The common part of Gaussian and categorical policies: normalised observations, a tanh network, a numpy twin."""
@@ -154,9 +157,10 @@ class GaussianPolicy(NetworkModule):
         log_std: float = 0.0,
     ) -> None:
         require_codecs(observations, actions)
-        if not is_number(log_std):
+        if not is_number(log_std) or not abs(log_std) <= _LARGEST_LOG_STD:
             raise PolicyError(
-                f"log_std is {shown(log_std)}; it must be a number, the logarithm of a standard deviation"
+                f"log_std is {shown(log_std)}; it must be a number from {-_LARGEST_LOG_STD} to {_LARGEST_LOG_STD}, the "
+                "logarithm of a standard deviation that single precision holds"
             )
         if not isinstance(actions.space, spaces.Box):
             raise PolicyError(f"a Gaussian policy needs Box actions, and these are {actions.space}")
