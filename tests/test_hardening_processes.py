@@ -998,3 +998,55 @@ def test_sigterm_does_what_it_did_once_ray_has_begun(monkeypatch):
         assert signal.getsignal(signal.SIGTERM) is before
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class Simulated(Dice):
+    """Episodes whose simulator is a process of its own, which is ended in the usual way at every reset."""
+
+    simulator = None
+
+    def reset(self, *, seed=None, options=None):
+        self.close()
+        self.simulator = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
+        self.simulator.start()
+        return super().reset(seed=seed)
+
+    def close(self):
+        if self.simulator is not None:
+            time.sleep(0.05)  # it may be starting
+            self.simulator.terminate()
+            self.simulator.join(5)
+            if self.simulator.is_alive():
+                self.simulator.kill()
+                raise RuntimeError("the simulator does not end by SIGTERM")
+            assert self.simulator.exitcode == -signal.SIGTERM, "it does not end as any process does"
+
+
+@pytest.mark.parametrize("method", ["train", "evaluate"])
+def test_a_process_that_an_environment_forks_ends_by_a_signal_while_signals_wait_for_the_update(method):
+    """It inherited the handler that only notes a signal, and terminate() and join() of it waited for ever."""
+    if method == "train":
+        trained = train(Simulated, Settings(updates=2, num_envs=2, n_steps=64, cure="none", backend="serial"))
+        assert trained.history["update"] == [1, 2]
+    else:
+        assert evaluate(Simulated, "uniform", steps=40, num_envs=2, backend="serial").mean_return.value > 0
+
+
+def test_a_process_that_an_environment_forks_in_a_command_ends_by_sigterm_without_a_traceback(tmp_path):
+    what = "import multiprocessing; p = multiprocessing.Process(target=time.sleep, args=(600,)); p.start(); "
+    what += "time.sleep(0.5); p.terminate(); p.join(5); print('status', p.exitcode)"
+    words = ["collect", "rude:Rude-v0", "--episodes", "5", "--backend", "serial", "--out", "a.npz"]
+    done = rude(tmp_path, what, *words)
+    assert done.returncode == 0, done.stderr
+    assert "status -15" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_command_that_leaves_out_every_episode_ends_with_an_error(tmp_path):
+    """It ended with status 0 and a file without episodes."""
+    words = ["collect", "rude:Rude-v0", "--episodes", "5", "--backend", "serial", "--on-error", "skip"]
+    done = rude(tmp_path, "pass\n        raise ValueError('always')", *words, "--out", "a.npz")
+    assert done.returncode == 2, done.stderr
+    assert "all 5 episodes failed" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(Episodes.load(tmp_path / "a.npz").skipped) == 5

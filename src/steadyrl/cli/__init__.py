@@ -38,6 +38,8 @@ def main() -> None:
         _open_streams()
         _reserve_answer()
         _note_signals()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_end_by_signals)
         atexit.register(_keep_the_status)  # what is registered first is called last
         from steadyrl.cli.commands import run
 
@@ -76,6 +78,14 @@ def _note_signals() -> None:
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     _noted.append(reading)
+
+
+def _end_by_signals() -> None:
+    """In a child that an environment forks, let signals end it without a traceback, and not count as the command's."""
+    signal.set_wakeup_fd(-1)
+    for name in _INTERRUPTING[1:]:
+        if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) is signal.default_int_handler:
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
 
 
 def interrupted() -> bool:

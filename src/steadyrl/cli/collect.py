@@ -106,6 +106,10 @@ def collect(
             progress=True,
         )
     _print_episodes(found, f"{out}, in the place of the one that was there" if replaces else str(out))
+    if not len(found):  # what comes after this command must not take it for a success
+        raise RolloutError(
+            f"all {episodes:,} episodes failed and were left out, so {str(out)!r} has none; see the first"
+        )
 
 
 def _check_file(out: Path) -> None:
