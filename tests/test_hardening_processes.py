@@ -787,13 +787,15 @@ def test_a_thread_that_an_environment_leaves_does_not_keep_a_command_from_ending
     assert "Traceback" not in done.stderr
 
 
-def test_an_environment_that_closes_standard_output_is_named(tmp_path):
+@pytest.mark.parametrize(("then", "status"), [("pass", 0), ("raise ValueError('after it')", 2)])
+def test_an_environment_that_closes_standard_output_closes_neither_the_answer_nor_the_errors(tmp_path, then, status):
+    """It closed standard error, which stands in its place: the command ended with status 2 and no message."""
     words = ["train", "rude:Rude-v0", "--steps", "64", "--num-envs", "2", "--backend", "serial", "--out", "out"]
-    done = rude(tmp_path, "sys.stdout.close()", *words)
-    assert done.returncode == 2
-    assert "closed standard output" in done.stderr
+    done = rude(tmp_path, f"sys.stdout.close(); {then}", *words)
+    assert done.returncode == status, done.stderr
+    assert ("after it" in done.stderr) is (status == 2)
     assert "Traceback" not in done.stderr
-    assert (tmp_path / "out" / "policy.safetensors").exists()
+    assert (tmp_path / "out" / "policy.safetensors").exists() is (status == 0)
 
 
 class MotorError(Exception):

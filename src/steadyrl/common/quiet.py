@@ -12,6 +12,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -22,11 +23,11 @@ def output_to_stderr() -> Iterator[None]:
         kept = os.dup(1)
         os.dup2(2, 1)
     except OSError:  # there is no such descriptor: a process without a terminal
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(_standard_error()):
             yield
         return
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(_standard_error()):
             yield
     finally:
         _flush()
@@ -34,6 +35,20 @@ def output_to_stderr() -> Iterator[None]:
             ctypes.CDLL(None).fflush(None)
         os.dup2(kept, 1)
         os.close(kept)
+
+
+class _KeptOpen:
+    """Standard error in the place of standard output: what closes this leaves open where errors are told."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def _standard_error() -> Any:
+    return None if sys.stderr is None else _KeptOpen()
 
 
 def _flush() -> None:
