@@ -2,6 +2,8 @@
 
 import math
 import multiprocessing
+import os
+from fractions import Fraction
 
 import gymnasium
 import numpy as np
@@ -249,3 +251,56 @@ def test_the_name_of_counters_does_not_control_the_terminal():
     with pytest.raises(SteadyrlError) as caught:
         CounterStagger(Simulator(), counters="\x1b[2J")
     assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [np.longdouble, Fraction])
+def test_levels_of_every_kind_of_number(kind):
+    """Long doubles raised scipy's TypeError."""
+    level, lengths, rng = kind(0.75), EpisodeLengths.from_gymnasium([3, 5, 9]), np.random.default_rng(0)
+    assert steadyrl.steady_state_mean([3, 5, 9], [3, 5, 9], level=level).value == pytest.approx(17 / 20)
+    assert steadyrl.bootstrap(lengths, 9, rng=rng, level=level, resamples=9).level == 0.75
+    if kind is np.longdouble:
+        assert steadyrl.stream_episode_length(rng.random((50, 4)) < 0.2, level=level).low > 1
+
+
+@pytest.mark.parametrize("mask", ["no", None, 1.5, np.array([True]), np.ma.masked_array([True, False], [True, False])])
+def test_restarting_copies_are_flags(mask):
+    """Anything was taken, and every later step failed."""
+    envs = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")
+    envs = steadyrl.RecordFairStatistics(envs)
+    envs.reset(seed=0)
+    with pytest.raises(SteadyrlError, match="mask"):
+        envs.restarting(mask)
+    envs.step(np.zeros(2, dtype=int))
+
+
+def test_a_time_limit_of_steps_is_no_flag():
+    """True was one second; whole numbers of numpy were refused."""
+    process, policy = gallery.corridor()
+    with pytest.raises(SteadyrlError, match="step_timeout is True"):
+        steadyrl.collect_episodes(process, policy, 2, step_timeout=True, backend="serial")
+    assert len(steadyrl.collect_episodes(process, policy, 2, step_timeout=np.int64(9), backend="serial")) == 2
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8])
+def test_counts_of_a_diagnosis_are_small_integers(kind):
+    """Sizes of blocks were computed in eight bits, which raised an OverflowError."""
+    found, same = (
+        steadyrl.diagnose("FrozenLake-v1", episodes=n, num_envs=n, n_steps=n, backend="serial") for n in (kind(40), 40)
+    )
+    assert found.as_json() == same.as_json()
+
+
+def test_a_factor_of_half_precision():
+    """It rounded the ends of the interval to its own precision, and large ones to infinity."""
+    assert steadyrl.Interval(1e6, 1e5 + 1, 1e7).times(np.float16(2)) == steadyrl.Interval(2e6, 2e5 + 2, 2e7)
+
+
+def test_no_file_takes_the_place_of_a_pipe(tmp_path):
+    """A save replaced pipes and devices by a file: run as root, it replaced /dev/null of the whole machine."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(SteadyrlError, match="is a pipe or a device"):
+        gallery.corridor()[0].save(path)
+    assert path.is_fifo()
+    assert list(tmp_path.iterdir()) == [path]

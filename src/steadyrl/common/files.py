@@ -59,8 +59,12 @@ def written_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     It is for libraries that write files by themselves. If the block raises, the temporary file is deleted and `path` is
     as it was before.
+
+    Raises:
+        SteadyrlError: if a pipe or a device has this name: a file would take its place, even that of /dev/null.
     """
     target = _followed(Path(lasting_name("path", path, SteadyrlError)))
+    require_plain(target, SteadyrlError)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"the folder of {os.fspath(path)!r} does not exist")
     delete_abandoned(target.parent)
@@ -85,7 +89,7 @@ def _followed(path: Path) -> Path:
 
 
 def require_plain(path: str | os.PathLike[str], error: type[SteadyrlError]) -> None:
-    """Raise `error` if a pipe or a device is where a file should be: reading it might never end."""
+    """Raise `error` if a pipe or a device is where a file should be: reading might never end, writing replaces it."""
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise error(f"{os.fspath(path)!r} is a pipe or a device, not a file; name another file")
 

@@ -40,6 +40,7 @@ class Interval:
         """Return the interval of the estimate times a positive number."""
         if not is_number(factor) or not 0 < factor < math.inf:  # others would turn the ends around
             raise StatisticsError(f"factor is {shown(factor)}; it must be a positive number")
+        factor = float(factor)  # numbers of numpy would round the ends to their own precision
         return Interval(self.value * factor, self.low * factor, self.high * factor)
 
 

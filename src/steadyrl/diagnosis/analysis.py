@@ -88,8 +88,10 @@ def diagnose(
         >>> found.mixing_time.value, found.recommendation.strategy
         (inf, 'anytime')
     """
-    _check(tolerance, episodes, num_envs, n_steps, max_episodes)
-    check_seed(seed)
+    num_envs, n_steps = _check(tolerance, num_envs, n_steps)
+    most = whole_number("max_episodes", max_episodes, LengthsError)
+    most = most if episodes is None else whole_number("episodes", episodes, LengthsError)
+    seed = check_seed(seed)
     rng = np.random.default_rng([seed, 4])
 
     def enough(lengths: NDArray[np.int64]) -> bool:
@@ -106,7 +108,7 @@ def diagnose(
         environment,
         policy,
         enough,
-        at_most=max_episodes if episodes is None else episodes,
+        at_most=most,
         seed=seed,
         backend=backend,
         workers=workers,
@@ -189,7 +191,7 @@ def analyse(
         ended_when_sure: Whether collecting ended by itself, once more episodes could not change the recommendation;
             then there is no warning that they leave the mixing time imprecise.
     """
-    _check(tolerance, None, num_envs, n_steps, 1)
+    num_envs, n_steps = _check(tolerance, num_envs, n_steps)
     lengths = EpisodeLengths.from_gymnasium(gathered.lengths)
     count = len(gathered.lengths)
     confidence = bootstrap(lengths, count, rng=rng, tolerance=tolerance, steps=band_steps(lengths), resamples=199)
@@ -288,9 +290,7 @@ def _warnings(
     return tuple(result)
 
 
-def _check(tolerance: float, episodes: int | None, num_envs: int, n_steps: int, max_episodes: int) -> None:
+def _check(tolerance: float, num_envs: int, n_steps: int) -> tuple[int, int]:
+    """Return both numbers as they are computed with: products of numpy's small integers overflow."""
     check_tolerance(tolerance)
-    for name, value in (("num_envs", num_envs), ("n_steps", n_steps), ("max_episodes", max_episodes)):
-        whole_number(name, value, LengthsError)
-    if episodes is not None:
-        whole_number("episodes", episodes, LengthsError)
+    return whole_number("num_envs", num_envs, LengthsError), whole_number("n_steps", n_steps, LengthsError)

@@ -104,7 +104,7 @@ def steady_state_mean(sums: ArrayLike, gymnasium_lengths: ArrayLike, *, level: f
     """
     lengths = as_gymnasium_lengths(gymnasium_lengths) + 1.0
     values = as_numbers("sums", sums, LengthsError)
-    check_level(level, LengthsError)
+    level = check_level(level, LengthsError)
     if values.shape != lengths.shape:
         raise LengthsError(
             f"sums have shape {values.shape}, but there are {len(lengths)} lengths; give one sum per episode"
@@ -162,7 +162,7 @@ def bootstrap(
         True
     """
     check_lengths(lengths)
-    check_level(level, LengthsError)
+    level = check_level(level, LengthsError)
     check_tolerance(tolerance)
     check_rng(rng, LengthsError)
     episodes = whole_number("episodes", episodes, LengthsError, most=_MOST_EPISODES)
@@ -215,7 +215,7 @@ def perturbed_mixing_time(
     and normal lengths. If lengths and mixing time are too long, the ends of the interval are NaN.
     """
     check_lengths(lengths)
-    check_level(level, LengthsError)
+    level = check_level(level, LengthsError)
     check_rng(rng, LengthsError)
     episodes = whole_number("episodes", episodes, LengthsError, most=_MOST_EPISODES)
     reach = int(1000 * lengths.mean) + 1

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from steadyrl.common.checks import check_choice, check_count, check_seed
+from steadyrl.common.checks import check_choice, check_count, check_seed, is_number, shown
 from steadyrl.common.identity import content_text, fingerprint
 from steadyrl.common.machine import cores
 from steadyrl.environments.codecs import action_codec, observation_codec
@@ -53,8 +53,8 @@ class Options:
         for name in ("workers", "block_size", "max_episode_steps"):
             check_count(name, getattr(self, name))
         timeout = self.step_timeout
-        if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout < float("inf")):
-            raise RolloutError(f"step_timeout is {timeout!r}; it must be a positive number of seconds, or None")
+        if timeout is not None and not (is_number(timeout) and 0 < timeout < float("inf")):
+            raise RolloutError(f"step_timeout is {shown(timeout)}; it must be a positive number of seconds, or None")
         if self.address is not None and self.backend not in ("auto", "ray"):
             raise RolloutError(
                 f"an address of a Ray cluster was given, but backend is {self.backend!r}; use backend='ray'"

@@ -46,7 +46,7 @@ def stream_episode_length(ends: ArrayLike, *, level: float = 0.95) -> Interval:
     if not isinstance(level, float | np.floating) or not 0 < level < 1:
         raise LengthsError(f"level is {shown(level)}; it must be a probability above 0 and below 1, such as 0.95")
     counts = seen.sum(axis=0).astype(float)
-    return episode_length_of_counts(counts, float(len(seen)), level=level)
+    return episode_length_of_counts(counts, float(len(seen)), level=float(level))
 
 
 def episode_length_of_counts(ends: Array, steps: float, *, level: float = 0.95) -> Interval:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from steadyrl.common.checks import check_flag, check_level, plain_array, shown
 from steadyrl.errors import StatisticsError, WrapperError
+from steadyrl.live.ages import checked_flags
 from steadyrl.live.fair_report import FairReport
 from steadyrl.live.fair_statistics import FairStatistics
 from steadyrl.wrappers.vectors import AnyVectorWrapper, autoreset_mode, cut_copies, reset_some
@@ -99,7 +100,7 @@ class RecordFairStatistics(AnyVectorWrapper):
 
     def restarting(self, mask: NDArray[np.bool_]) -> None:
         """Take note that the next step is a reset of these environments, by a `StaggeredVectorEnv` around this one."""
-        self._restarting = mask
+        self._restarting = checked_flags("mask", mask, self.num_envs)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
