@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from fractions import Fraction
 
 import gymnasium
 import numpy as np
@@ -301,12 +302,24 @@ def test_a_learning_rate_that_explodes_is_an_error_too():
         ({"method": "fresh", "truncation": "bootstrap"}, "'fresh'"),
         ({"backend": "ray"}, "one machine"),
         ({"device": "abacus"}, "device is 'abacus'"),
+        ({"device": torch.device("cpu")}, "device is device"),
+        ({"device": b"cpu"}, "device is b'cpu'"),
+        ({"address": 6379}, "address is 6379"),
+        ({"restart_every": None}, "restart_every is None"),
+        ({"diagnosis_episodes": None}, "diagnosis_episodes is None"),
         ({"returns": "monte-carlo", "truncation": "bootstrap"}, "monte-carlo"),
     ],
 )
 def test_bad_settings_are_refused(options, words):
     with pytest.raises(TrainingError, match=words):
         train("CartPole-v1", Settings(**options))
+
+
+def test_numbers_of_every_kind_are_kept_in_a_checkpoint(tmp_path):
+    """A Fraction trained, and then the checkpoint could not be written, so all was lost."""
+    settings = Settings(updates=1, learning_rate=Fraction(1, 1000), trace=np.longdouble(0.5), **SMALL)
+    train("CartPole-v1", settings, out=tmp_path / "run")
+    assert (settings.learning_rate, settings.trace) == (0.001, 0.5)
 
 
 def test_settings_that_are_no_settings_are_refused():

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from steadyrl.common.checks import check_choice, check_count, check_flag, check_seed, is_number, shown
+from steadyrl.common.checks import check_choice, check_count, check_flag, check_seed, is_number, shown, whole_number
 from steadyrl.errors import RolloutError, TrainingError
 from steadyrl.rollouts.planning import BACKENDS
 
@@ -123,6 +123,9 @@ class Settings:
             if isinstance(entry.default, bool) and not isinstance(getattr(self, entry.name), bool):
                 raise TrainingError(f"{entry.name} is {shown(value)}; it must be True or False")
         self._check_counts()
+        for name, found in (("device", self.device), ("address", self.address or "")):
+            if not isinstance(found, str):  # which could not be written into a checkpoint
+                raise TrainingError(f"{name} is {shown(found)}; it must be a name, such as {_NAMES[name]!r}")
         for name in ("method", "optimiser", "learning_rate_decay", "baseline", "returns", "truncation", "cure"):
             self._check_choice(name)
         if self.steps is None and self.updates is None:
@@ -174,11 +177,13 @@ class Settings:
         return ResolvedSettings(**found)
 
     def _check_counts(self) -> None:
-        counts = ("num_envs", "n_steps", "updates", "steps", "critic_epochs", "diagnosis_episodes", "workers")
+        counts = ("num_envs", "n_steps", "updates", "steps", "critic_epochs", "workers")
         try:
             check_seed(self.seed)
-            for name in (*counts, "restart_every"):
+            for name in counts:
                 check_count(name, getattr(self, name))
+            for name in ("diagnosis_episodes", "restart_every"):
+                whole_number(name, getattr(self, name), RolloutError)
         except RolloutError as error:
             raise TrainingError(str(error)) from error
 
@@ -195,6 +200,8 @@ class Settings:
         number = is_number(value) and math.isfinite(value)
         if not number or not (low <= value <= high if ends else low < value < high):
             raise TrainingError(f"{name} is {shown(value)}; it must be a number, {words}")
+        if not isinstance(value, int | float):  # such as a Fraction, which could not be written into a checkpoint
+            object.__setattr__(self, name, float(value))
 
 
 @dataclass(frozen=True)
@@ -205,6 +212,8 @@ class ResolvedSettings(Settings):
     n_steps: int = 32
     critic_epochs: int = 4
 
+
+_NAMES = {"device": "cpu", "address": "127.0.0.1:6379"}
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "method": ("online", "fresh"),
