@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from steadyrl.errors import PoolError, SteadyrlError, WrapperError
+from steadyrl.errors import PoolError, StaggerError, StatisticsError, SteadyrlError, WrapperError
 from steadyrl.integrations.envpool import EnvPoolVectorEnv
 from steadyrl.integrations.envpool.sb3_vec_env import EnvPoolVecEnv
-from steadyrl.integrations.torch import CounterStagger
+from steadyrl.integrations.torch import CounterStagger, TorchFairStatistics, TorchStagger
 from steadyrl.integrations.torch.rsl_rl import StaggeredVecEnv, write_delays
 
 HOSTILE = [
@@ -18,7 +18,7 @@ HOSTILE = [
     np.array([1, 2]), np.array(["a", "b"]), np.array([None, 1], dtype=object), np.datetime64("2026-01-01"),
     np.ma.masked_array([1, 0], [1, 0]), torch.tensor([1.0, math.nan]), torch.ones(2, 1), len,
     torch.ones(2, requires_grad=True), torch.ones(2, dtype=torch.complex64), torch.ones(2, device="meta"),
-    torch.ones(2).to_sparse(),
+    torch.ones(2).to_sparse(), torch.nested.nested_tensor([torch.ones(2)] * 2, layout=torch.jagged), np.array(3),
 ]  # fmt: skip
 
 
@@ -66,6 +66,10 @@ CALLS = {
     "CounterStagger.step, dones": counted,
     "CounterStagger.step, rewards": lambda x: counted(ENDED, x),
     "CounterStagger.step, terminated": lambda x: counted(ENDED, torch.ones(2), x),
+    "CounterStagger.write": lambda x: CounterStagger(Simulator(), seed=0).write(x),
+    "TorchStagger.step": lambda x: TorchStagger(2).step(x),
+    "TorchFairStatistics, max_age": lambda x: TorchFairStatistics(2, max_age=x),
+    "TorchFairStatistics.reset": lambda x: TorchFairStatistics(2).reset(x),
     "StaggeredVecEnv, env": StaggeredVecEnv,
     "write_delays, env": write_delays,
     "write_delays, delays": lambda x: write_delays(Simulator(), x),
@@ -111,12 +115,34 @@ def test_hostile_arguments_give_values_or_sentences(what):
         (PoolError, lambda: stepped(EnvPoolVectorEnv, np.array([0.0, 1.0])), "are whole numbers"),
         (PoolError, lambda: stepped(EnvPoolVectorEnv, np.ma.masked_array([1, 0], [1, 0])), "masked"),
         (WrapperError, lambda: CounterStagger(Simulator(limit=math.nan)), "time limit is nan"),
+        (WrapperError, lambda: CounterStagger(Simulator(limit=True)), "time limit is True"),
+        (PoolError, lambda: reset(seed=np.array(3)), r"seed is array\(3\)"),
         (WrapperError, lambda: counted(torch.ones(3)), r"dones has shape \(3,\)"),
     ],
 )
 def test_what_is_refused_says_why(error, call, words):
     with pytest.raises(error, match=words):
         call()
+
+
+@pytest.mark.parametrize("rewards", [torch.tensor([1.5, -0.2]), torch.tensor([2, 0]), torch.tensor([0.0, math.nan])])
+def test_numbers_that_are_no_flags_are_refused(rewards):
+    """Whatever was not 0 was an end: rewards in the place of flags ended all episodes in every step."""
+    with pytest.raises(StaggerError, match=r"done is .*booleans"):
+        TorchStagger(2).step(rewards)
+    with pytest.raises(StaggerError, match=r"mask is .*booleans"):
+        TorchStagger(2).reset(rewards)
+    with pytest.raises(StatisticsError, match=r"mask is .*booleans"):
+        TorchFairStatistics(2).reset(rewards)
+    with pytest.raises(WrapperError, match=r"dones is .*booleans"):
+        counted(rewards, ENDED)
+    with pytest.raises(WrapperError, match=r"terminated is .*booleans"):
+        counted(ENDED, torch.ones(2), rewards)
+
+
+def test_written_counters_are_not_rounded():
+    with pytest.raises(WrapperError, match=r"torch.float32, and the counters of type torch.int64.*round"):
+        CounterStagger(Simulator(), seed=0).write(torch.tensor([0.5, 1.5]))
 
 
 def test_columns_and_flags_of_other_types_are_taken():

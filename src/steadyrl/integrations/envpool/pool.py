@@ -176,7 +176,8 @@ def seeds_of(seed: int | list[int | None] | None, num_envs: int) -> NDArray[np.i
     if isinstance(seed, int | np.integer):
         first = whole_number("seed", seed, PoolError, least=0, most=_LARGEST_SEED)
         return first + np.arange(num_envs, dtype=np.int64)
-    if not isinstance(seed, Sequence | np.ndarray) or isinstance(seed, str | bytes):
+    single = isinstance(seed, np.ndarray) and seed.ndim == 0
+    if single or not isinstance(seed, Sequence | np.ndarray) or isinstance(seed, str | bytes):
         raise PoolError(f"seed is {shown(seed)}; it must be a whole number, a list with one for each copy, or None")
     if len(seed) != num_envs:
         raise PoolError(f"there are {len(seed)} seeds for {num_envs} copies; give one for each, or a single number")

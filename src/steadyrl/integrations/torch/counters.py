@@ -18,7 +18,7 @@ import torch
 
 from steadyrl.common.checks import MOST_STEPS, as_numbers, shown, whole_number
 from steadyrl.errors import WrapperError
-from steadyrl.integrations.torch.stagger import TorchStagger, as_device, plain_tensor
+from steadyrl.integrations.torch.stagger import TorchStagger, as_device, plain_flags, plain_tensor
 from steadyrl.integrations.torch.statistics import TorchFairStatistics
 
 _LONGEST = 1 << 12  # steps; of longer episodes the statistics know no more than that
@@ -100,11 +100,9 @@ class CounterStagger:
         Raises:
             StaggerError: if a copy went on whose counter was written: at once on a CPU, else with the next report.
         """
-        dones = self._rows("dones", dones)
-        if dones.dtype != torch.bool:
-            dones = dones != 0
+        dones = self._flags("dones", dones)
         if rewards is not None:
-            over = dones if terminated is None else dones & (self._rows("terminated", terminated) == 0)
+            over = dones if terminated is None else dones & ~self._flags("terminated", terminated)
             cut = self._late & over
             self.statistics.update(self._rows("rewards", rewards), dones & ~cut, cut, hidden=terminated is None)
         self._late = cut = self.staggering.step(dones)
@@ -113,9 +111,12 @@ class CounterStagger:
         return cut
 
     def _rows(self, name: str, values: Any) -> torch.Tensor:
-        """Return one number for each copy as a vector: some simulators have columns."""
-        rows = values.flatten() if isinstance(values, torch.Tensor) and values.layout == torch.strided else values
-        return plain_tensor(name, rows, len(self._late), self.staggering.device, WrapperError)
+        """Return one number for each copy as a vector."""
+        return plain_tensor(name, _flat(values), len(self._late), self.staggering.device, WrapperError)
+
+    def _flags(self, name: str, values: Any) -> torch.Tensor:
+        """Return one boolean for each copy as a vector."""
+        return plain_flags(name, _flat(values), len(self._late), self.staggering.device, WrapperError)
 
     def write_limits(self) -> None:
         """Write the limit into the counters of those that are truncated in the next step.
@@ -149,17 +150,33 @@ class CounterStagger:
         return self.staggering.log() | self.statistics.log()
 
     def write(self, values: torch.Tensor) -> None:
-        """Write the counters in place, so that they remain a tensor that the simulator may change anywhere."""
-        counters = self.counters
+        """Write the counters in place, so that they remain a tensor that the simulator may change anywhere.
+
+        Raises:
+            WrapperError: if the values are not a tensor with one number for each copy, or would be rounded.
+        """
+        counters, values = self.counters, self._rows("values", values)
+        if not torch.can_cast(values.dtype, counters.dtype):
+            raise WrapperError(
+                f"values are of type {values.dtype}, and the counters of type {counters.dtype}, which would round "
+                f"them; give values.to({counters.dtype})"
+            )
         counters.copy_(values)
         setattr(self.env, self.name, counters)  # where it is a property that returns a copy
+
+
+def _flat(values: Any) -> Any:
+    """Return a tensor as a vector, since some simulators have columns; anything else as it is."""
+    dense = isinstance(values, torch.Tensor) and values.layout == torch.strided and not values.is_nested
+    return values.flatten() if dense else values
 
 
 def _longest(limit: Any, num_envs: int) -> int:
     """Return the longest time limit, or raise WrapperError."""
     held = isinstance(limit, torch.Tensor) and not limit.is_meta and limit.layout == torch.strided
     values = as_numbers("limit", limit.detach().cpu() if held else limit, WrapperError)
-    if values.size not in (1, num_envs) or not ((values >= 1) & (values <= MOST_STEPS)).all():
+    flag = isinstance(limit, bool) or getattr(limit, "dtype", None) in (torch.bool, np.bool_)
+    if flag or values.size not in (1, num_envs) or not ((values >= 1) & (values <= MOST_STEPS)).all():
         raise WrapperError(
             f"the time limit is {shown(limit)}; it must be a number of steps from 1 to {MOST_STEPS:,}, or one for each "
             f"of the {num_envs} copies"

@@ -186,8 +186,7 @@ class TorchStagger:
 
     def _flags(self, flags: torch.Tensor, name: str) -> torch.Tensor:
         """Check what can be checked without waiting."""
-        found = plain_tensor(name, flags, self.num_envs, self.device, StaggerError)
-        return found if found.dtype == torch.bool else found != 0
+        return plain_flags(name, flags, self.num_envs, self.device, StaggerError)
 
 
 def plain_tensor(
@@ -196,6 +195,8 @@ def plain_tensor(
     """Return a tensor with one number for each environment, without its gradient; or raise `error`."""
     if not isinstance(value, torch.Tensor):
         raise error(f"{name} is {shown(value)}; it must be a tensor with one number for each environment")
+    if value.is_nested:
+        raise error(f"{name} is a nested tensor; it must have one number for each environment")
     if value.shape != (num_envs,):
         raise error(f"{name} has shape {tuple(value.shape)}; for {num_envs} environments it must be ({num_envs},)")
     if value.device.type != device.type:
@@ -206,6 +207,20 @@ def plain_tensor(
     if value.layout != torch.strided or value.is_quantized or value.is_complex():
         raise error(f"{name} is {shown(value)}; it must be a dense tensor of real numbers or of booleans")
     return value.detach()
+
+
+def plain_flags(name: str, value: Any, num_envs: int, device: torch.device, error: type[SteadyrlError]) -> torch.Tensor:
+    """Return a tensor with one boolean for each environment, made of booleans or of zeros and ones; or raise `error`.
+
+    Other numbers are refused on a CPU. Elsewhere looking at them would wait for the device, and all but 0 are true.
+    """
+    found = plain_tensor(name, value, num_envs, device, error)
+    if found.dtype == torch.bool:
+        return found
+    flags = found != 0
+    if device.type == "cpu" and not torch.equal(flags.to(found.dtype), found):
+        raise error(f"{name} is {shown(value)}; it must hold booleans, one for each environment")
+    return flags
 
 
 def as_device(device: Any) -> torch.device:

@@ -15,7 +15,7 @@ from array_api_compat import torch as array_torch
 
 from steadyrl.common.checks import whole_number
 from steadyrl.errors import StatisticsError
-from steadyrl.integrations.torch.stagger import as_device, plain_tensor
+from steadyrl.integrations.torch.stagger import as_device, plain_flags, plain_tensor
 from steadyrl.live import fair_law as law
 from steadyrl.live.fair_report import FairReport, make_report
 from steadyrl.live.fair_statistics import FairStatistics
@@ -51,9 +51,9 @@ class TorchFairStatistics:
         self.device = as_device(device)
         self._host = FairStatistics(num_envs, same_step=True, memory=memory)
         self.num_envs, self.memory = self._host.num_envs, math.inf if memory is None else float(memory)
+        age = whole_number("max_age", max_age, StatisticsError)
         self._state: Any = None  # on a device
         if self.device.type != "cpu":
-            age = whole_number("max_age", max_age, StatisticsError)
             self._state = law.init(self.num_envs, max_age=age, xp=array_torch, device=self.device)
             self._nobody = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
 
@@ -93,7 +93,7 @@ class TorchFairStatistics:
         Args:
             mask: [num_envs], which ones; None means all of them.
         """
-        flags = None if mask is None else self._given("mask", mask) != 0
+        flags = None if mask is None else plain_flags("mask", mask, self.num_envs, self.device, StatisticsError)
         if self._state is None:
             self._host.reset(None if flags is None else flags.numpy())
             return
