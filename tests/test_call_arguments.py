@@ -304,3 +304,16 @@ def test_no_file_takes_the_place_of_a_pipe(tmp_path):
         gallery.corridor()[0].save(path)
     assert path.is_fifo()
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_policy_of_five_thousand_letters():
+    """The file system refused to look for such a name."""
+    with pytest.raises(SteadyrlError, match="policy is 'xxx"):
+        steadyrl.collect_episodes(gallery.corridor()[0], "x" * 5000, 2, backend="serial")
+
+
+def test_ragged_ages_of_a_state():
+    """They raised numpy's ValueError."""
+    controller = steadyrl.StaggerController(2, same_step=True)
+    with pytest.raises(SteadyrlError, match="ages must be an array"):
+        controller.restore(controller.state() | {"ages": [[1, 2], 3]})

@@ -180,7 +180,7 @@ def test_an_environment_that_does_not_report_time_outs_gets_a_warning():
 def test_an_environment_without_counters_is_refused():
     bare = GymnasiumVecEnv("Pendulum-v1", 2, LIMIT)
     del bare.episode_length_buf
-    with pytest.raises(WrapperError, match="has episode_length_buf None"):
+    with pytest.raises(WrapperError, match="has 'episode_length_buf' None"):
         StaggeredVecEnv(bare)
 
 

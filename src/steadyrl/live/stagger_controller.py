@@ -326,10 +326,11 @@ class StaggerController:
             StaggerError: if the state is not that of a controller of as many environments.
         """
         missing = [name for name in StaggerState._fields if not isinstance(state, Mapping) or name not in state]
-        if missing or np.shape(state["ages"]) != (self.num_envs,):
+        shape = None if missing else plain_array("ages", state["ages"], StaggerError).shape
+        if shape != (self.num_envs,):
             raise StaggerError(
                 f"this is not the state of a controller of {self.num_envs} environments"
-                + (f"; {', '.join(missing)} is missing" if missing else f": ages have shape {np.shape(state['ages'])}")
+                + (f"; {', '.join(missing)} is missing" if missing else f": ages have shape {shape}")
             )
         check_way(state, self.same_step, StaggerError)
         like = law.init(self.num_envs, max(math.prod(np.shape(state["new_visits"])) - 1, 1))._asdict()

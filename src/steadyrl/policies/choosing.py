@@ -46,8 +46,8 @@ def resolve_policy(
     if isinstance(policy, str | os.PathLike):
         if not os.path.isfile(policy):  # False also where a name is too long for any file
             raise PolicyError(
-                f'policy is {os.fspath(policy)!r}; it must be "uniform", "gaussian", or the path of a policy file or '
-                "of a Stable-Baselines3 model (.zip)"
+                f'policy is {shown(os.fspath(policy), 300)}; it must be "uniform", "gaussian", or the path of a policy '
+                "file or of a Stable-Baselines3 model (.zip)"
             )
         if is_zip(policy):
             return load_sb3_model(policy, observations, actions), Path(policy).name
