@@ -86,7 +86,7 @@ def test_gymnasium_vectors_are_staggered_before_skrl_wraps_them(tmp_path):
 
 def test_a_simulator_without_counters_is_refused():
     envs = gymnasium.make_vec("Pendulum-v1", 2, vectorization_mode="sync")
-    with pytest.raises(WrapperError, match="has episode_length_buf None"):
+    with pytest.raises(WrapperError, match="has 'episode_length_buf' None"):
         StaggeredWrapper(wrap_env(envs))
 
 
