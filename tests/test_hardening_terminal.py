@@ -1,15 +1,20 @@
 """What an attack on the command line found: control characters, signals, exit codes, raw errors, mixed runs."""
 
+import ast
+import html
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 import unicodedata
+from dataclasses import replace
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from steadyrl import Perturbation, audit_log, collect_episodes, gallery
@@ -18,7 +23,10 @@ from steadyrl.common.figures import check_picture
 from steadyrl.common.files import locked
 from steadyrl.common.tables import two_columns
 from steadyrl.common.terminal import clean, clean_line, console, say
+from steadyrl.diagnosis import diagnose_lengths
 from steadyrl.diagnosis.episode_logs import read_episode_log
+from steadyrl.diagnosis.report import render
+from steadyrl.diagnosis.screen import print_diagnosis
 from steadyrl.errors import FigureError, FileFormatError, RolloutError
 from steadyrl.exact.mixing_curves import mixing_curves
 from steadyrl.experiments.running import UNFINISHED, reproduce
@@ -59,6 +67,44 @@ def test_no_console_takes_markup_or_emoji_codes(monkeypatch):
     console().print(two_columns([("name", "[link=x]:x:")]))
     assert "[bold]:x:[/] [red]" in stream.getvalue()
     assert "[link=x]:x:" in stream.getvalue()
+
+
+@pytest.mark.parametrize("name", ["[/bold]", "a[/x].npz", ":x:[nothing]"])
+def test_a_model_whose_name_looks_like_markup_ends_in_a_sentence(tmp_path, name):
+    """`check` showed the name in a spinner, where rich raises for a tag that is closed and was not opened."""
+    done = subprocess.run(
+        [sys.executable, "-m", "steadyrl", "check", name], capture_output=True, text=True, cwd=tmp_path, timeout=120
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert name in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["sun\u2600\ufe0f.csv", "Hop\u3164per.csv", "v\U000e0101.csv", "\x1b[2J\u202e.csv", "it's.csv"]
+)
+def test_the_code_to_paste_names_the_file_that_was_read(monkeypatch, name):
+    """Invisible characters that Python prints, such as the selector in most emoji, were left out of the code."""
+    lengths = np.random.default_rng(0).geometric(0.02, 200)
+    found = diagnose_lengths(lengths, num_envs=4, n_steps=2)
+    found = replace(found, lengths_code=f"lengths = steadyrl.load_lengths({name!r})")
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", stream)
+    print_diagnosis(found, console())
+    (screen,) = re.findall(r"load_lengths\((.*)\)$", stream.getvalue(), re.MULTILINE)
+    (page,) = re.findall(r"load_lengths\((.*?)\)<br>", render(found))
+    assert ast.literal_eval(screen) == name
+    assert ast.literal_eval(html.unescape(page)) == name
+    assert clean(screen) == screen, "and nothing in it is invisible"
+
+
+@pytest.mark.filterwarnings("ignore:.*render_mode")
+@pytest.mark.parametrize("text", ["9" * 5000, "[" * 100_000], ids=["digits", "brackets"])
+def test_an_argument_that_json_cannot_read_is_text_in_the_command_of_a_run(text):
+    """`collect --make render_mode=999...` ended in a traceback: Python's JSON refuses thousands of digits."""
+    found = collect_episodes("CartPole-v1", "uniform", 2, backend="serial", make_arguments={"render_mode": text})
+    assert f"render_mode={text}" in found.provenance["command"]
 
 
 def test_two_runs_into_one_folder_are_refused(tmp_path):

@@ -20,7 +20,7 @@ from steadyrl.common.figures import check_picture
 from steadyrl.common.quiet import output_to_stderr
 from steadyrl.common.storage import read_whole_array, require_reasonable_size
 from steadyrl.common.tables import two_columns
-from steadyrl.common.terminal import clean, console, say, styled
+from steadyrl.common.terminal import clean_line, console, say, styled
 from steadyrl.errors import FileFormatError, PolicyError, ProcessError
 from steadyrl.exact.mixing_curves import mixing_curves
 from steadyrl.exact.process import LearningProcess
@@ -81,7 +81,7 @@ def check(
     if epsilon is not None:
         Perturbation(epsilon)
     screen = console(stderr=True)
-    with screen.status(clean(f"reading {model}")):
+    with screen.status(styled(clean_line(f"reading {model}"), "")):  # of a plain string, rich would read markup
         process = _load_model(model, time_limit)
         pi = _load_policy(process, policy)
     with screen.status(f"analysing {process.n_states:,} states"):

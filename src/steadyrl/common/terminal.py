@@ -40,6 +40,7 @@ _CONTROLS = {
 }
 _SEPARATORS = {0x2028: " ", 0x2029: " "}
 _UNPRINTABLE = {**_CONTROLS, **_SEPARATORS}
+_ESCAPED = {code: f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}" for code in _UNPRINTABLE}
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -63,6 +64,19 @@ def clean_line(text: object) -> str:
         'Walk-v0 error: none'
     """
     return " ".join(clean(text).split())
+
+
+def clean_code(code: str) -> str:
+    r"""Return Python code with escapes in place of what `clean` removes, so that names in it stay what they are.
+
+    Python's repr escapes control characters, but not all that is invisible: a file name may have a selector of
+    variants, as most emoji do, and the code to paste without it would read another file.
+
+    Example:
+        >>> clean_code("lengths = steadyrl.load_lengths('sun\ufe0f.csv')")
+        "lengths = steadyrl.load_lengths('sun\\ufe0f.csv')"
+    """
+    return clean(code.translate(_ESCAPED))
 
 
 def console(*, stderr: bool = False) -> Console:

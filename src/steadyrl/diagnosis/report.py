@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steadyrl.common.storage import write_atomically
-from steadyrl.common.terminal import clean, clean_line
+from steadyrl.common.terminal import clean, clean_code, clean_line
 from steadyrl.diagnosis import wording
 from steadyrl.diagnosis.logged_bias import logged_bias, logged_bias_text
 from steadyrl.diagnosis.observed import Marginals
@@ -58,7 +58,7 @@ def render(found: Diagnosis, *, command: str = "") -> str:
 <p class="soft">{escape(wording.WHY)}</p>
 <p class="verdict" id="verdict">{escape(clean(wording.verdict(found)))}</p>
 {selection}
-<div class="do" id="code"><code>{"<br>".join(map(escape, clean(found.code).splitlines()))}</code></div>
+<div class="do" id="code"><code>{"<br>".join(map(escape, map(clean_code, found.code.splitlines())))}</code></div>
 {elsewhere}
 {"".join(f'<p class="warning">{escape(clean(text))}</p>' for text in found.warnings)}
 {hint}

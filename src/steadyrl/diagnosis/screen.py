@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from steadyrl.common.tables import add_row, columns, two_columns
-from steadyrl.common.terminal import clean, clean_line, styled
+from steadyrl.common.terminal import clean_code, clean_line, styled
 from steadyrl.diagnosis import wording
 from steadyrl.diagnosis.result import Diagnosis
 
@@ -32,7 +32,7 @@ def print_diagnosis(found: Diagnosis, console: Console, *, paper: bool = False) 
         _print_strategies(found, console, paper=paper)
         console.print()
     for i, line in enumerate(found.code.splitlines()):
-        console.print(Text.assemble(("  " if i else "do", "bold green"), "  ", clean(line)), soft_wrap=True)
+        console.print(Text.assemble(("  " if i else "do", "bold green"), "  ", clean_code(line)), soft_wrap=True)
     if wording.in_sb3(found):
         console.print(styled(f"    {wording.in_sb3(found)}", "dim"), soft_wrap=True)
     for warning in found.warnings:

@@ -91,12 +91,12 @@ def _text(value: Any) -> str | None:
         text = json.dumps(value)
         if json.loads(text) != value:
             return None
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return None
     if isinstance(value, str):
         try:
             json.loads(value)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # as --make does: not JSON, or a number of thousands of digits
             return value  # text that JSON would not read as something else needs no quotes
     return text
 
