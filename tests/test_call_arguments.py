@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from scipy import sparse
 
 import steadyrl
 from steadyrl import EpisodeLengths, Perturbation, SteadyrlError, gallery, sspg
@@ -317,3 +318,92 @@ def test_ragged_ages_of_a_state():
     controller = steadyrl.StaggerController(2, same_step=True)
     with pytest.raises(SteadyrlError, match="ages must be an array"):
         controller.restore(controller.state() | {"ages": [[1, 2], 3]})
+
+
+@pytest.mark.parametrize("name", ["new_visits", "visits"])
+def test_ragged_tables_of_a_controllers_state(name):
+    """They raised numpy's ValueError."""
+    controller = steadyrl.StaggerController(2, same_step=True)
+    with pytest.raises(SteadyrlError, match=f"{name} must be an array"):
+        controller.restore(controller.state() | {name: [[1, 2], 3]})
+
+
+@pytest.mark.parametrize("name", ["ages", "tables"])
+def test_ragged_arrays_of_the_state_of_statistics(name):
+    """They raised numpy's ValueError."""
+    statistics = steadyrl.FairStatistics(2, same_step=True)
+    with pytest.raises(SteadyrlError, match=f"{name} must be an array"):
+        statistics.restore(statistics.state() | {name: [[1, 2], 3]})
+
+
+@pytest.mark.parametrize("seed", [np.array(3), np.array(3, dtype=object)])
+def test_a_seed_in_an_array_is_that_seed(seed):
+    """It was taken for a list of seeds, which determine another one."""
+    controllers = [steadyrl.StaggerController(8, same_step=True, seed=0) for _ in "ab"]
+    for controller, given in zip(controllers, (seed, 3), strict=True):
+        controller.reset(seed=given)
+    assert all(
+        np.array_equal(*[controller.step(np.arange(8) == step % 8) for controller in controllers]) for step in range(40)
+    )
+
+
+def test_a_tolerance_that_is_a_fraction_can_be_shown():
+    """The diagnosis was made, and could not be printed."""
+    found = steadyrl.diagnose_lengths([3, 5, 9, 9, 4, 7] * 10, tolerance=Fraction(1, 100))
+    assert str(found) == str(DIAGNOSIS)
+    assert found.as_json() == DIAGNOSIS.as_json()
+
+
+def test_sparse_scores_that_are_no_matrix_of_real_numbers():
+    """Three dimensions raised SciPy's ValueError, and complex scores gave a complex gradient."""
+    process, policy = gallery.two_terminals()
+    for score in (sparse.coo_array(np.ones((4, 2, 3))), sparse.coo_array(np.ones(8)), sparse.csr_array(np.eye(8) + 1j)):
+        with pytest.raises(SteadyrlError, match="score is a sparse array of shape"):
+            steadyrl.policy_gradient(process, policy=policy, score=score)
+    long = steadyrl.policy_gradient(process, policy=policy, score=sparse.csr_array(np.eye(8, dtype=np.longdouble)))
+    assert long.dtype == np.float64
+
+
+@pytest.mark.parametrize("flag", [True, False, np.False_])
+def test_a_discount_that_is_a_flag(flag):
+    """False, which may be meant as no discounting, was taken for a discount of 0."""
+    with pytest.raises(SteadyrlError, match="the discount is"):
+        steadyrl.state_values(*gallery.two_terminals(), flag)
+
+
+LIMITS = np.array([4, 5, 6, 7])
+
+
+@pytest.mark.parametrize("limit", [LIMITS[::-1], LIMITS.astype(">i8"), LIMITS.astype(np.longdouble), np.uint64(4)])
+def test_limits_of_which_torch_makes_no_tensor(limit):
+    """They raised at the first truncation, in the middle of training."""
+
+    class Simulator:
+        episode_length_buf, max_episode_length = torch.zeros(4, dtype=torch.long), limit
+
+    cut = CounterStagger(Simulator(), seed=0).step(torch.zeros(4, dtype=torch.bool))
+    limits = torch.tensor(np.broadcast_to(limit, 4).astype(float)).long()
+    assert cut.any()
+    assert torch.equal(Simulator.episode_length_buf, torch.where(cut, limits, 0))
+
+
+@pytest.mark.parametrize("actions", [np, memoryview(b"1")])
+def test_a_policy_that_returns_something_with_a_shape_and_no_type(actions):
+    """It raised AttributeError."""
+    env = steadyrl.StationaryStart(gymnasium.make("CartPole-v1"), lambda _: actions)
+    with pytest.raises(SteadyrlError, match="the policy returned actions"):
+        env.reset(seed=0)
+
+
+def test_samples_that_no_memory_holds():
+    """They raised MemoryError."""
+    with pytest.raises(SteadyrlError, match="more memory than there is"):
+        steadyrl.collect_samples(*gallery.two_terminals(), 5, [1], episodes=10**15, backend="serial")
+
+
+def test_settings_that_pytorch_cannot_compute_with():
+    """They raised OverflowError and RuntimeError in the first update."""
+    with pytest.raises(SteadyrlError, match=r"learning_rate is 1e\+300"):
+        sspg.Settings(learning_rate=1e300, optimiser="sgd")
+    settings = sspg.Settings(updates=1, num_envs=2, n_steps=8, backend="serial", cure="none", entropy=2**64 + 1)
+    assert sspg.train("CartPole-v1", settings).updates == 1

@@ -88,7 +88,7 @@ def diagnose(
         >>> found.mixing_time.value, found.recommendation.strategy
         (inf, 'anytime')
     """
-    num_envs, n_steps = _check(tolerance, num_envs, n_steps)
+    tolerance, num_envs, n_steps = _check(tolerance, num_envs, n_steps)
     most = whole_number("max_episodes", max_episodes, LengthsError)
     most = most if episodes is None else whole_number("episodes", episodes, LengthsError)
     seed = check_seed(seed)
@@ -191,7 +191,7 @@ def analyse(
         ended_when_sure: Whether collecting ended by itself, once more episodes could not change the recommendation;
             then there is no warning that they leave the mixing time imprecise.
     """
-    num_envs, n_steps = _check(tolerance, num_envs, n_steps)
+    tolerance, num_envs, n_steps = _check(tolerance, num_envs, n_steps)
     lengths = EpisodeLengths.from_gymnasium(gathered.lengths)
     count = len(gathered.lengths)
     confidence = bootstrap(lengths, count, rng=rng, tolerance=tolerance, steps=band_steps(lengths), resamples=199)
@@ -290,7 +290,9 @@ def _warnings(
     return tuple(result)
 
 
-def _check(tolerance: float, num_envs: int, n_steps: int) -> tuple[int, int]:
-    """Return both numbers as they are computed with: products of numpy's small integers overflow."""
-    check_tolerance(tolerance)
-    return whole_number("num_envs", num_envs, LengthsError), whole_number("n_steps", n_steps, LengthsError)
+def _check(tolerance: float, num_envs: int, n_steps: int) -> tuple[float, int, int]:
+    """Return the numbers as they are computed and written with: numpy's small integers overflow in products, and
+    messages cannot format a Fraction.
+    """
+    tolerance = check_tolerance(tolerance)
+    return tolerance, whole_number("num_envs", num_envs, LengthsError), whole_number("n_steps", n_steps, LengthsError)

@@ -165,7 +165,12 @@ def _parameterisation(
     assert policy is not None
     pi = as_policy(process, policy)
     if sp.issparse(score):
-        matrix = score.tocsr()
+        if score.ndim != 2 or score.dtype.kind not in "biuf":
+            raise PolicyError(
+                f"score is a sparse array of shape {score.shape} and type {score.dtype}; it must be real numbers "
+                f"({shape[0]} x {shape[1]}, parameters), with a row for each state and action"
+            )
+        matrix = score.tocsr().astype(float)
     else:
         dense = as_numbers("score", score, PolicyError)
         if dense.shape[:2] != shape or dense.ndim != 3:

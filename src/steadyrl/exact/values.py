@@ -112,6 +112,8 @@ def as_discount(process: LearningProcess, discount: float | ArrayLike | None) ->
     episodic = np.where(process.terminal, 0.0, 1.0)
     if discount is None:
         return episodic
+    if isinstance(discount, bool | np.bool_):  # False would be read as 0, and may be meant as "none"
+        raise DiscountError(f"the discount is {discount}; it must be None (episodic), or a number from 0 to 1")
     gamma = as_numbers("the discount", discount, DiscountError)
     if gamma.ndim == 0:
         gamma = np.where(process.null_states, 1.0, gamma)

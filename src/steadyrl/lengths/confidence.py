@@ -163,7 +163,7 @@ def bootstrap(
     """
     check_lengths(lengths)
     level = check_level(level, LengthsError)
-    check_tolerance(tolerance)
+    tolerance = check_tolerance(tolerance)
     check_rng(rng, LengthsError)
     episodes = whole_number("episodes", episodes, LengthsError, most=_MOST_EPISODES)
     resamples = whole_number("resamples", resamples, LengthsError, least=2)

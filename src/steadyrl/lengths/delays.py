@@ -147,7 +147,7 @@ def design_delays(lengths: EpisodeLengths, window: int | None = None, tolerance:
     ages = stationary_ages(lengths)
     beyond = _beyond(ages)
     if window is None:
-        check_tolerance(tolerance)
+        tolerance = check_tolerance(tolerance)
         window = max(int(np.argmax(beyond < tolerance)), 1)
     window = min(
         whole_number("window", window, DelaysError), lengths.longest

@@ -119,7 +119,7 @@ def phase_mixing_time(
         inf
     """
     _check(lengths, 0, perturbation)
-    check_tolerance(tolerance)
+    tolerance = check_tolerance(tolerance)
     longest = whole_number("longest", longest, LengthsError)
     period = lengths.period
     if perturbation is not None:

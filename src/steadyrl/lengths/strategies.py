@@ -157,7 +157,7 @@ def recommend(
         'since a single environment has no other to be in lockstep with'
     """
     check_lengths(lengths, DelaysError)
-    check_tolerance(tolerance)
+    tolerance = check_tolerance(tolerance)
     envs = None if num_envs is None else whole_number("num_envs", num_envs, DelaysError)
     batch = whole_number("n_steps", n_steps, DelaysError)
     horizon = whole_number("updates", updates, DelaysError) * batch

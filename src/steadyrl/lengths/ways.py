@@ -109,7 +109,7 @@ def compare_strategies(
         time_limit: The environment's time limit in actions; None takes the longest length.
     """
     check_lengths(lengths, DelaysError)
-    check_tolerance(tolerance)
+    tolerance = check_tolerance(tolerance)
     span = int(min(_SPAN * lengths.mean, _MOST)) + 1 if steps is None else whole_number("steps", steps, DelaysError)
     longest = max(lengths.longest - 1, 1)
     limit = longest if time_limit is None else whole_number("time_limit", time_limit, DelaysError, most=LONGEST)

@@ -223,7 +223,7 @@ def make_staggering(
 
     A controller reports on the ages of the moment, a schedule on those in the last batch of `n_steps` steps.
     """
-    check_tolerance(tolerance)
+    tolerance = check_tolerance(tolerance)
     whole_number("n_steps", n_steps, DelaysError)
     if isinstance(delays, str) and delays == "auto":
         return StaggerController(num_envs, same_step=same_step, seed=seed)

@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import MOST_ENVS, as_numbers, check_flag, check_level, is_number, shown, whole_number
+from steadyrl.common.checks import (
+    MOST_ENVS,
+    as_numbers,
+    check_flag,
+    check_level,
+    is_number,
+    plain_array,
+    shown,
+    whole_number,
+)
 from steadyrl.errors import StatisticsError
 from steadyrl.live import fair_law as law
 from steadyrl.live.fair_law import FairState, Flags
@@ -271,12 +280,13 @@ class FairStatistics:
         """
         names = [*FairState._fields, "with_success"]
         missing = [name for name in names if not isinstance(state, Mapping) or name not in state]
-        if missing or np.shape(state["ages"]) != self._shape:
+        shape = None if missing else plain_array("ages", state["ages"], StatisticsError).shape
+        if shape != self._shape:
             raise StatisticsError(
                 f"this is not the state of statistics of {self.num_envs} environments"
-                + (f"; {', '.join(missing)} is missing" if missing else f": ages have shape {np.shape(state['ages'])}")
+                + (f"; {', '.join(missing)} is missing" if missing else f": ages have shape {shape}")
             )
-        tables = np.shape(state["tables"])
+        tables = plain_array("tables", state["tables"], StatisticsError).shape
         like = law.init(self.num_envs, max_age=tables[-1] - 1 if len(tables) == 3 and tables[-1] else 1)._asdict()
         if len(tables) == 3 and 0 < tables[1] <= like["tables"].shape[1]:  # groups may have been merged
             like["tables"] = like["tables"][:, : tables[1]]

@@ -333,7 +333,9 @@ class StaggerController:
                 + (f"; {', '.join(missing)} is missing" if missing else f": ages have shape {shape}")
             )
         check_way(state, self.same_step, StaggerError)
-        like = law.init(self.num_envs, max(math.prod(np.shape(state["new_visits"])) - 1, 1))._asdict()
+        like = law.init(
+            self.num_envs, max(plain_array("new_visits", state["new_visits"], StaggerError).size - 1, 1)
+        )._asdict()
         found = restored(state, like, StaggerError, signed=("carry",))
         check_stagger(found, self.num_envs, late_cuts=self.late_cuts)
         ages = found["ages"]
@@ -353,6 +355,9 @@ def small_seed(seed: Any) -> int:
 
 
 def _one_of(seeds: Any) -> int:
-    """Return one seed that several whole numbers determine."""
-    checked = [check_seed(seed, StaggerError) for seed in plain_array("seed", seeds, StaggerError).ravel().tolist()]
+    """Return one seed that several whole numbers determine, or the seed itself if it is one number in an array."""
+    several = plain_array("seed", seeds, StaggerError)
+    if several.ndim == 0:
+        return small_seed(several.item())
+    checked = [check_seed(seed, StaggerError) for seed in several.ravel().tolist()]
     return int(np.random.SeedSequence(checked).generate_state(1)[0])

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from steadyrl.common.detours import Perturbation
 from steadyrl.common.values import hash_values, same_values
 from steadyrl.environments.codecs import whole_dtype
+from steadyrl.errors import RolloutError
 from steadyrl.rollouts.blocks import Arrays, Block, BlockCollector, Skipped
 from steadyrl.rollouts.engine import Episode, Failure, Job
 from steadyrl.rollouts.files import read_collected, write_collected
@@ -235,9 +236,12 @@ class SampleFold:
         """Add the next block; return its rollouts, the lengths of their first episodes and its steps, for display."""
         count = len(block["ages"])
         if not self._columns:
-            self._columns = {
-                name: np.empty((self._work.total, *block[name].shape[1:]), block[name].dtype) for name in COLUMNS
-            }
+            try:
+                self._columns = {
+                    name: np.empty((self._work.total, *block[name].shape[1:]), block[name].dtype) for name in COLUMNS
+                }
+            except (MemoryError, ValueError) as error:
+                raise _too_large(self._work.total, self._work) from error
         for name, column in self._columns.items():
             column[self._count : self._count + count] = block[name]
         self._count += count
@@ -254,6 +258,21 @@ class SampleFold:
 
 
 def _empty_columns(block: Block, work: SampleWork) -> Arrays:
+    try:
+        return _zeros(block, work)
+    except (MemoryError, ValueError) as error:
+        raise _too_large(block.count, work) from error
+
+
+def _too_large(rollouts: int, work: SampleWork) -> RolloutError:
+    """Return the error of samples that memory cannot hold."""
+    return RolloutError(
+        f"{rollouts:,} rollouts with {len(work.times):,} times and {work.episodes:,} episodes each need more memory "
+        "than there is; give fewer times, episodes or rollouts"
+    )
+
+
+def _zeros(block: Block, work: SampleWork) -> Arrays:
     seen, acted = block.task.observations, block.task.actions
     shape = (block.count, len(work.times))
     return {

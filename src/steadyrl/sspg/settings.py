@@ -130,15 +130,10 @@ class Settings:
             self._check_choice(name)
         if self.steps is None and self.updates is None:
             raise TrainingError("neither steps nor updates is given, so training would never stop; give one of them")
-        for name in (
-            "learning_rate",
-            "max_kl",
-            "critic_learning_rate",
-            "max_gradient_norm",
-            "step_timeout",
-            "checkpoint_every",
-        ):
+        for name in ("max_kl", "max_gradient_norm", "step_timeout", "checkpoint_every"):
             self._check_range(name, 0.0, math.inf, "positive", ends=False)
+        for name in ("learning_rate", "critic_learning_rate"):  # PyTorch's optimisers refuse larger ones
+            self._check_range(name, 0.0, _SINGLE, f"positive and below {_SINGLE:.2g} (single precision)", ends=False)
         self._check_range("trace", 0.0, 1.0, "between 0 and 1", ends=True)
         self._check_range("entropy", 0.0, math.inf, "0 or more", ends=True)
         self._check_range("tolerance", 0.0, 1.0, "above 0 and below 1", ends=False)
@@ -212,6 +207,8 @@ class ResolvedSettings(Settings):
     n_steps: int = 32
     critic_epochs: int = 4
 
+
+_SINGLE = float(np.finfo(np.float32).max)
 
 _NAMES = {"device": "cpu", "address": "127.0.0.1:6379"}
 

@@ -84,7 +84,7 @@ class Learner:
         factor = batch.average_episode_length - 1 if settings.episode_length_factor else 1.0
         states = self._tensor(features[acted])
         log_prob, entropy = policy.log_prob_and_entropy(states, batch.actions)
-        bonus = settings.entropy * entropy.mean() if settings.entropy else 0.0
+        bonus = float(settings.entropy) * entropy.mean() if settings.entropy else 0.0
         loss = -factor * ((self._tensor(weights).to(log_prob.dtype) * log_prob).mean() + bonus)
         gradient_norm = self._step(loss, states, remaining)
 

@@ -64,7 +64,8 @@ def _checked(act: Callable[[Any], Any], action_space: Any) -> Callable[[Any], An
     def checked(observations: Any) -> Any:
         try:
             actions = act(observations)
-            found = actions if hasattr(actions, "shape") else np.asarray(actions)
+            shaped = isinstance(getattr(actions, "shape", None), tuple) and hasattr(actions, "dtype")
+            found = actions if shaped else np.asarray(actions)
         except SteadyrlError:
             raise
         except Exception as error:

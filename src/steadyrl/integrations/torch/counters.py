@@ -131,6 +131,8 @@ class CounterStagger:
             counters.masked_fill_(cut, limit)
             setattr(self.env, self.name, counters)  # where it is a property that returns a copy
         else:
+            if not isinstance(limit, torch.Tensor):  # such as a reversed array, of which torch makes no tensor
+                limit = as_numbers("limit", limit, WrapperError)
             limit = torch.as_tensor(limit, device=counters.device).to(counters.dtype)
             self.write(torch.where(cut, limit, counters))
 
