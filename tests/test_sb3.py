@@ -5,8 +5,10 @@ that it is conservative); seeds are fixed.
 """
 
 import multiprocessing
+import os
 import subprocess
 import sys
+import time
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -254,6 +256,32 @@ def test_a_copy_that_dies_is_named(vec):
     assert caught.value.copies == (2,)
     env.close()  # as the error says; Stable-Baselines3 alone would wait for answers that have been read
     assert not any(process.is_alive() for process in getattr(env.venv, "processes", ()))
+
+
+class Forking(Clock):
+    """An environment whose process leaves a child behind when it ends at the first step."""
+
+    def step(self, action):
+        if os.fork() == 0:
+            time.sleep(20)
+        os._exit(3)
+
+
+@pytest.mark.parametrize(("method", "mortal"), [("fork", partial(Mortal, 2, 2)), ("forkserver", Forking)])
+def test_a_copy_whose_pipe_others_hold_open_is_missed(method, mortal):
+    """Stable-Baselines3 alone waits for ever for the answer of a process that has ended."""
+    makers = [partial(Mortal, 0, 2), partial(Mortal, 1, 2), mortal, partial(Mortal, 3, 2)]
+    env = SteadyVecEnv(SubprocVecEnv(makers, start_method=method), [4, 4, 4, 4])
+    env.reset()
+
+    def run():
+        for _ in range(3):
+            env.step(np.zeros(4, dtype=int))
+
+    with pytest.raises(CopyLostError, match="copy 2 of") as caught:
+        run()
+    assert caught.value.copies == (2,)
+    env.close()
 
 
 # EnvPool

@@ -15,6 +15,7 @@ from steadyrl.common.checks import in_words
 from steadyrl.errors import CopyLostError, SteadyrlError, WrapperError
 
 _DYING = 5.0  # seconds within which a process whose pipe is closed has ended
+_LOOK = 1.0  # seconds between two looks at whether a process that owes an answer is alive
 
 
 class NamingLostCopies:
@@ -57,6 +58,38 @@ class NamingLostCopies:
         )
         named.copies = lost
         raise named from error
+
+
+def notice_deaths(envs: Any) -> None:
+    """Have a SubprocVecEnv notice the death of a process while it waits for its answer; others are left as they are.
+
+    Its own wait never ends if another process holds the pipe open: one that the environment forked, or, with the start
+    method "fork", any process that was started before.
+    """
+    if hasattr(envs, "remotes") and hasattr(envs, "processes"):
+        pairs = zip(envs.remotes, envs.processes, strict=True)
+        envs.remotes = tuple(
+            remote if isinstance(remote, _NoticingPipe) else _NoticingPipe(remote, process) for remote, process in pairs
+        )
+
+
+class _NoticingPipe:
+    """The pipe to a process, whose `recv` raises EOFError once the process has ended without an answer."""
+
+    def __init__(self, pipe: Any, process: Any) -> None:
+        self._pipe, self._process = pipe, process
+
+    def recv(self) -> Any:
+        """Wait for an answer and return it."""
+        while not self._pipe.poll(_LOOK):
+            if not self._process.is_alive() and not self._pipe.poll():
+                raise EOFError("its process has ended")
+        return self._pipe.recv()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_pipe", "_process"):  # as while it is being copied
+            raise AttributeError(name)
+        return getattr(self._pipe, name)
 
 
 def _lost_workers(envs: Any, error: Exception) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from steadyrl.errors import WrapperError
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.live.designed_staggering import DelaysLike, make_staggering
 from steadyrl.live.phase import PhaseReport
-from steadyrl.wrappers.lost_copies import NamingLostCopies
+from steadyrl.wrappers.lost_copies import NamingLostCopies, notice_deaths
 from steadyrl.wrappers.rows import take_rows, write_rows
 from steadyrl.wrappers.vectors import as_seed
 
@@ -59,6 +59,7 @@ class SteadyVecEnv(VecEnv):
         n_steps: int = 16,
     ) -> None:
         _check_bare(venv)
+        notice_deaths(venv)
         self.venv = venv
         self.staggering = make_staggering(
             venv.num_envs, delays, same_step=True, tolerance=tolerance, n_steps=n_steps, seed=as_seed(seed)
