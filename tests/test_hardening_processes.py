@@ -18,6 +18,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -502,6 +503,46 @@ def test_an_environment_with_a_global_generator_is_warned_of(tmp_path):
     with open(tmp_path / "log", "w") as log:
         collect_episodes(Chancy, "uniform", 20, block_size=10, backend="processes", workers=2, progress=log)
     assert "warning: the first episode of Chancy did not repeat" in (tmp_path / "log").read_text()
+
+
+def test_samples_of_an_environment_with_a_global_generator_are_warned_of():
+    with pytest.warns(UserWarning, match=r"first episode of Chancy did not repeat"):
+        found = collect_samples(Chancy, "uniform", 5, [3], backend="serial")
+    assert [note for note in found.notes if "did not repeat" in note]
+
+
+class ChancyEnds(gymnasium.Env):
+    """Episodes that differ in nothing but their ends, which are due to chance, or to how many there were before."""
+
+    observation_space, action_space = spaces.Box(0, 1e6, (1,), np.float32), spaces.Discrete(2)
+    lengths = iter(())
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.age, self.length = 0, next(self.lengths)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.age += 1
+        return np.full(1, self.age, np.float32), 1.0, self.age == self.length, False, {}
+
+
+@pytest.mark.parametrize("first", [3, 4, 250])
+def test_an_environment_whose_ends_alone_do_not_repeat_is_warned_of(first):
+    class Ends(ChancyEnds):
+        lengths = iter((first, 7))
+
+    with pytest.warns(UserWarning, match=r"first episode of .*Ends did not repeat"):
+        collect_episodes(Ends, "uniform", 1, backend="serial")
+
+
+def test_ends_after_the_steps_that_are_compared_are_not_looked_at():
+    class Ends(ChancyEnds):
+        lengths = iter((201, 250))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        collect_episodes(Ends, "uniform", 1, backend="serial")
 
 
 class WithAGenerator:

@@ -118,7 +118,8 @@ def test_no_null_step_is_simulated_and_the_first_episode_has_its_detour():
     samples = collect_samples(Counting, "uniform", 5, [1, 1000, 1001], perturbation=perturbation, backend="serial")
     assert samples.null.tolist() == [[True, True, False]] * 5
     assert (samples.ages[:, 2] == 1).all()
-    assert len(steps) == samples.episode_lengths.sum()
+    again = samples.episode_lengths[0, 0]  # the first episode, run once more to see whether it repeats
+    assert len(steps) == samples.episode_lengths.sum() + again
 
 
 def test_first_episodes_are_a_fair_sample_of_lengths():

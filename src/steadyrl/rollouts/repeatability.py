@@ -1,7 +1,7 @@
 """Whether an environment gives the same episode again for the same seed and actions, and a policy the same actions.
 
 The first episode of a run is run once more, in a fresh copy of the environment and for at most 200 steps. If its
-observations or rewards differ, the environment takes randomness from somewhere else than its own generator
+observations, rewards or end differ, the environment takes randomness from somewhere else than its own generator
 (`self.np_random`), and no seed can make the run repeatable.
 
 A policy is asked again for its first actions, given the same observations and the same generator. If they differ, it
@@ -18,7 +18,7 @@ import numpy as np
 from steadyrl.common.machine import Process
 from steadyrl.environments.codecs import ActionCodec, ObservationCodec
 from steadyrl.environments.lanes import CLOSING, MAKING, Watch
-from steadyrl.environments.returned import as_reward
+from steadyrl.environments.returned import as_flag, as_reward
 from steadyrl.environments.sources import Source, close_quietly
 from steadyrl.policies.networks import Policy
 from steadyrl.rollouts.engine import Episode
@@ -79,13 +79,14 @@ def beginning_of(episode: Episode) -> Episode:
     """Return a copy of the first steps of an episode, to compare with later."""
     rows, actions, rewards = episode[:3]
     first = rows[: STEPS + 1].copy(), np.array(actions[:STEPS]), rewards[:STEPS].copy()
-    return Episode(*first, episode.terminated, episode.truncated)
+    whole = len(rewards) <= STEPS
+    return Episode(*first, whole and episode.terminated, whole and episode.truncated)
 
 
 def repeats(
     source: Source, observations: ObservationCodec, actions: ActionCodec, seed: int, first: Episode, watch: Watch
 ) -> bool:
-    """Return whether the environment gives the episode's observations and rewards again.
+    """Return whether the environment gives the episode's observations, rewards and end again.
 
     Args:
         source: the environment.
@@ -97,6 +98,7 @@ def repeats(
     """
     write = observations.writer()
     row = np.zeros(observations.width)
+    last = len(first.rewards) - 1
     sent = actions.sent(first.actions)
     watch.apart(MAKING)
     env, process = source.make(), Process()
@@ -107,9 +109,13 @@ def repeats(
             return False
         for step, action in enumerate(sent):
             watch(0, step + 1)
-            observation, reward = env.step(action)[:2]
+            observation, reward, terminated, truncated, _ = env.step(action)
+            process.back()
             write(row, observation)
             if as_reward(reward) != first.rewards[step] or not _same(row, first.observations[step + 1]):
+                return False
+            ends = as_flag("terminated", terminated), as_flag("truncated", truncated)
+            if ends != ((first.terminated, first.truncated) if step == last else (False, False)):
                 return False
     except KeyboardInterrupt:
         raise

@@ -23,6 +23,7 @@ from steadyrl.errors import RolloutError
 from steadyrl.rollouts.blocks import Arrays, Block, BlockCollector, Skipped
 from steadyrl.rollouts.engine import Episode, Failure, Job
 from steadyrl.rollouts.files import read_collected, write_collected
+from steadyrl.rollouts.repeatability import beginning_of
 
 Array = NDArray[np.float64]
 
@@ -166,6 +167,7 @@ class SampleCollector:
         self._of_lane: dict[int, _Rollout] = {}
         self._dropped: set[int] = set()
         self._columns = _empty_columns(block, work)
+        self.first: Episode | None = None
 
     def next(self, lane: int) -> Job | None:
         """Go on with the lane's rollout, or begin the next one."""
@@ -183,6 +185,8 @@ class SampleCollector:
         """Record the states at the times that fall into this episode, and begin the rollout's next episode."""
         rollout, ages = self._of_lane[lane], len(episode.observations)
         self._steps += ages - 1
+        if rollout.number == rollout.episode == 0 and self._block.task.check_repeatable:
+            self.first = beginning_of(episode)
         start = rollout.begin + rollout.detour
         first, last = np.searchsorted(self._times, (start + 1, start + ages + 1))
         if last > first:
