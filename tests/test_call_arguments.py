@@ -16,7 +16,7 @@ import steadyrl
 from steadyrl import EpisodeLengths, Perturbation, SteadyrlError, gallery, sspg
 from steadyrl.environments import ProcessEnv
 from steadyrl.environments.codecs import action_codec, observation_codec
-from steadyrl.integrations.sb3 import SteadyStateCallback, make_steady_vec_env
+from steadyrl.integrations.sb3 import EnvPoolVecEnv, SteadyStateCallback, make_steady_vec_env
 from steadyrl.integrations.torch import CounterStagger
 from steadyrl.policies import (
     GaussianPolicy,
@@ -407,3 +407,67 @@ def test_settings_that_pytorch_cannot_compute_with():
         sspg.Settings(learning_rate=1e300, optimiser="sgd")
     settings = sspg.Settings(updates=1, num_envs=2, n_steps=8, backend="serial", cure="none", entropy=2**64 + 1)
     assert sspg.train("CartPole-v1", settings).updates == 1
+
+
+@pytest.mark.parametrize("indices", [[2], [-1], 7, -1, [1e308], object(), ["a"], np.array([0.0]), [True]])
+def test_indices_of_environments_in_envpool_are_those_that_are_there(indices):
+    """EnvPool looked them up beyond its memory, and the process crashed."""
+    env = EnvPoolVecEnv("CartPole-v1", 2, seed=0)
+    env.reset()
+    for call in (
+        lambda: env.env_method("reset", indices=indices),
+        lambda: env.get_attr("spec", indices=indices),
+        lambda: env.env_is_wrapped(gymnasium.Wrapper, indices=indices),
+    ):
+        with pytest.raises(SteadyrlError, match="0 to 1"):
+            call()
+    assert len(env.env_method("reset", indices=np.array([1]))) == len(env.get_attr("spec", 0)) == 1
+    assert len(env.env_method("reset")) == 2
+    env.close()
+
+
+def test_names_of_attributes_and_methods_in_envpool_are_text():
+    env = EnvPoolVecEnv("CartPole-v1", 2, seed=0)
+    for name in (["spec"], np.ones(2), "x"):
+        with pytest.raises(AttributeError, match="environments in EnvPool have"):
+            env.get_attr(name)
+        with pytest.raises(AttributeError, match="environments in EnvPool have"):
+            env.env_method(name)
+    env.close()
+
+
+@pytest.mark.parametrize("address", [np.array(["1", "2"]), torch.ones(2), 0, ()])
+def test_an_address_is_a_name(address):
+    with pytest.raises(SteadyrlError, match="address is"):
+        sspg.Settings(address=address)
+
+
+@pytest.mark.parametrize("entry", [math.nan, math.inf])
+@pytest.mark.parametrize("form", [lambda score: score, lambda score: sparse.csr_array(score.reshape(8, 2))])
+def test_scores_are_finite(entry, form):
+    """The gradient was nan."""
+    process, policy = gallery.two_terminals()
+    score = np.tile([[[0.5, -0.5], [-0.5, 0.5]]], (4, 1, 1)).reshape(4, 2, 2)
+    steadyrl.policy_gradient(process, policy=policy, score=form(score))
+    score[0, 0, 0] = entry
+    with pytest.raises(SteadyrlError, match="nan or inf"):
+        steadyrl.policy_gradient(process, policy=policy, score=form(score))
+
+
+def test_delays_beyond_whole_numbers_of_64_bits_are_refused():
+    """They were taken for negative ones, and the environment was truncated at once."""
+    envs = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")
+    with pytest.raises(SteadyrlError, match="from 1 to"):
+        steadyrl.StaggeredVectorEnv(envs, np.array([2**64 - 1, 1], np.uint64)).reset(seed=0)
+
+
+def test_a_null_observation_has_no_masked_entries():
+    env = gymnasium.make("CartPole-v1")
+    with pytest.raises(SteadyrlError, match="masked array"):
+        steadyrl.PerturbedStarts(
+            env, Perturbation(0.5), null_observation=np.ma.array(np.zeros(4, "f4"), mask=[0, 1, 1, 1])
+        )
+
+
+def test_delays_with_a_fraction_are_shown():
+    assert "0.286" in repr(steadyrl.Delays([0, 0.5, 0.5], Fraction(2, 7)))

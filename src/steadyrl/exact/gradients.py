@@ -176,6 +176,10 @@ def _parameterisation(
         if dense.shape[:2] != shape or dense.ndim != 3:
             raise PolicyError(f"score has shape {dense.shape}; it must be {shape} followed by the parameters")
         matrix = dense.reshape(-1, dense.shape[2])
+    if not np.isfinite(matrix.data if sp.issparse(matrix) else matrix).all():
+        raise PolicyError(
+            "score has entries that are nan or inf; it must be d log pi(s, a) / d parameters, finite numbers"
+        )
     if matrix.shape[0] != shape[0] * shape[1]:
         raise PolicyError(f"score has {matrix.shape[0]} rows; it needs one for each of {shape[0]} x {shape[1]}")
     return pi, matrix

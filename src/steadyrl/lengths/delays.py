@@ -71,6 +71,7 @@ class Delays:
             check_lengths(self.lengths, DelaysError)
         values.flags.writeable = False
         object.__setattr__(self, "probabilities", values)
+        object.__setattr__(self, "distance", float(self.distance))  # a Fraction cannot be formatted
 
     def __eq__(self, other: object) -> bool:
         return same_values(self, other)

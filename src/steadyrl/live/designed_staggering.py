@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from steadyrl.common.checks import check_tolerance, plain_array, shown, whole_number
+from steadyrl.common.checks import MOST_STEPS, check_tolerance, plain_array, shown, whole_number
 from steadyrl.errors import DelaysError
 from steadyrl.lengths.delays import Delays, refuse_lengths
 from steadyrl.lengths.distribution import EpisodeLengths
@@ -254,9 +254,10 @@ def assigned_delays(delays: DelaysLike, num_envs: int, *, same_step: bool, rng: 
         return (delays.for_same_step() if same_step else delays).assign(num_envs, rng=rng)
     refuse_lengths(delays)
     values = plain_array("delays", delays, DelaysError)
-    if values.shape != (num_envs,) or values.dtype.kind not in "iu" or (values < 1).any():
+    whole = values.shape == (num_envs,) and values.dtype.kind in "iu"
+    if not whole or not ((values >= 1) & (values <= MOST_STEPS)).all():
         raise DelaysError(
             f"delays is {shown(delays)}; give Delays (as from design_delays(lengths)), or {num_envs} whole numbers of "
-            "steps, one per environment, each 1 or more (StaggeredVectorEnv takes 'auto' as well)"
+            f"steps, one per environment, each from 1 to {MOST_STEPS:,} (StaggeredVectorEnv takes 'auto' as well)"
         )
     return values.astype(np.int64)

@@ -123,7 +123,7 @@ class Settings:
             if isinstance(entry.default, bool) and not isinstance(getattr(self, entry.name), bool):
                 raise TrainingError(f"{entry.name} is {shown(value)}; it must be True or False")
         self._check_counts()
-        for name, found in (("device", self.device), ("address", self.address or "")):
+        for name, found in (("device", self.device), ("address", "" if self.address is None else self.address)):
             if not isinstance(found, str):  # which could not be written into a checkpoint
                 raise TrainingError(f"{name} is {shown(found)}; it must be a name, such as {_NAMES[name]!r}")
         for name in ("method", "optimiser", "learning_rate_decay", "baseline", "returns", "truncation", "cure"):

@@ -54,7 +54,8 @@ def as_element(space: spaces.Space[Any], value: Any) -> Any:
             raise WrapperError(
                 f"null_observation is {shown(value)}, which is not in the observation space {space} ({error})"
             ) from error
-    return plain_array("null_observation", value, WrapperError) if hasattr(value, "requires_grad") else value
+    lossy = hasattr(value, "requires_grad") or isinstance(value, np.ma.MaskedArray)
+    return plain_array("null_observation", value, WrapperError) if lossy else value
 
 
 def as_delays(value: Any) -> Delays:

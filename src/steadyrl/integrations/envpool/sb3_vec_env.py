@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 
+from steadyrl.common.checks import is_whole, shown
 from steadyrl.errors import PoolError
 from steadyrl.integrations.envpool.pool import Pool, seeds_of
 from steadyrl.wrappers.rows import take_rows, write_rows
@@ -102,27 +103,44 @@ class EnvPoolVecEnv(VecEnv):
             "observation_space": self._pool.single_observation_space,
             "action_space": self._pool.single_action_space,
         }
-        if attr_name not in known:
-            raise AttributeError(f"environments in EnvPool have no attribute {attr_name!r}, only {', '.join(known)}")
+        if not isinstance(attr_name, str) or attr_name not in known:
+            raise AttributeError(
+                f"environments in EnvPool have no attribute {shown(attr_name)}, only {', '.join(known)}"
+            )
         return [known[attr_name] for _ in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         """Refuse, since environments in EnvPool are no Python objects."""
-        raise AttributeError(f"environments in EnvPool have no attribute {attr_name!r} that could be set")
+        raise AttributeError(f"environments in EnvPool have no attribute {shown(attr_name)} that could be set")
 
     def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
         """Call `reset`, the only method that environments in EnvPool have."""
-        if method_name != "reset" or method_args or method_kwargs:
+        if not isinstance(method_name, str) or method_name != "reset" or method_args or method_kwargs:
             raise AttributeError(
-                f"environments in EnvPool have reset() and no method {method_name!r} with these arguments"
+                f"environments in EnvPool have reset() and no method {shown(method_name)} with these arguments"
             )
-        ids = np.array(list(self._get_indices(indices)), dtype=np.int32)
+        ids = np.array(self._get_indices(indices), dtype=np.int32)
         observations = self._restart(ids)
         return [(take_rows(observations, row), self.reset_infos[i]) for row, i in enumerate(ids)]
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
         """Return True for Monitor, since infos hold what it adds."""
         return [wrapper_class is Monitor for _ in self._get_indices(indices)]
+
+    def _get_indices(self, indices: Any) -> list[int]:
+        """Return the numbers of environments; EnvPool would look up others beyond its memory."""
+        if indices is None:
+            return list(range(self.num_envs))
+        try:
+            wanted = [indices] if is_whole(indices) else list(indices)
+        except TypeError:
+            wanted = [indices]
+        if not all(is_whole(i) and 0 <= i < self.num_envs for i in wanted):
+            raise PoolError(
+                f"indices are {shown(indices)}; they must be numbers of environments, 0 to {self.num_envs - 1}, or "
+                "None for all of them"
+            )
+        return [int(i) for i in wanted]
 
     def _restart(self, ids: NDArray[np.int32] | None) -> Any:
         """Reset environments (all by default), and return their first observations."""
