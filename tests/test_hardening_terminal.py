@@ -22,7 +22,7 @@ from steadyrl.cli import commands
 from steadyrl.common.figures import check_picture
 from steadyrl.common.files import locked
 from steadyrl.common.tables import two_columns
-from steadyrl.common.terminal import clean, clean_line, console, say
+from steadyrl.common.terminal import clean, clean_command, clean_line, console, say
 from steadyrl.diagnosis import diagnose_lengths
 from steadyrl.diagnosis.episode_logs import read_episode_log
 from steadyrl.diagnosis.report import render
@@ -600,3 +600,23 @@ def test_reproduce_refuses_options_also_where_the_experiment_takes_none(tmp_path
     with pytest.raises(RolloutError, match=words):
         reproduce([scripted([])], "quick", tmp_path / "out", **arguments)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "a b", "sun\u2600\ufe0f", "it's\u00ad", "back\\slash\u200b", "\x1b[2Jx", "\udcff\u3164"]
+)
+def test_a_command_to_paste_names_the_same_file(name):
+    """The code of the shell lost what is invisible, such as the selector of variants in most emoji."""
+    command = clean_command(["printf", "%s", name])
+    assert clean(command) == command
+    said = subprocess.run(["bash", "-c", command], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"})
+    assert os.fsdecode(said.stdout) == name
+
+
+def test_a_file_whose_name_is_a_dash_is_not_standard_input(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "-").write_text("5\n9\n14\n")
+    monkeypatch.setattr("sys.stdin", None)
+    assert read_lengths("./-").lengths.tolist() == [5, 9, 14]
+    with pytest.raises(FileFormatError, match="no standard input"):
+        read_lengths("-")

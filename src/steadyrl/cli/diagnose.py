@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from steadyrl.cli.options import AsJson, Backend, Make, PolicyName, Seed, Worker
 from steadyrl.common.checks import check_seed
 from steadyrl.common.quiet import output_to_stderr
 from steadyrl.common.storage import locked, why_no_such_file, write_atomically, written_atomically
-from steadyrl.common.terminal import clean, console, say
+from steadyrl.common.terminal import clean_command, console, say
 from steadyrl.diagnosis import analysis
 from steadyrl.diagnosis.report import write_report
 from steadyrl.diagnosis.result import Diagnosis
@@ -212,7 +211,7 @@ def _write(found: Diagnosis, out: Path, place: Path) -> None:
         written_atomically(place / "diagnosis.json") as numbers,
         written_atomically(place / "lengths.txt") as lengths,
     ):
-        write_report(found, page, command=clean(shlex.join(["steadyrl", *sys.argv[1:]])))
+        write_report(found, page, command=clean_command(["steadyrl", *sys.argv[1:]]))
         write_atomically(numbers, json.dumps(found.as_json(), indent=2).encode())
         write_lengths(found.lengths, found.episodes, lengths)
     say(f"wrote {out / 'report.html'}, diagnosis.json and lengths.txt")

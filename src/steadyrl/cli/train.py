@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import shlex
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
@@ -15,7 +14,7 @@ import typer
 from steadyrl.cli.options import EnvironmentId, Make, make_arguments, named_path
 from steadyrl.common.quiet import output_to_stderr
 from steadyrl.common.tables import two_columns
-from steadyrl.common.terminal import console
+from steadyrl.common.terminal import clean_command, console
 from steadyrl.errors import MissingExtraError
 from steadyrl.sspg.settings import CHOICES, HELP, Settings
 
@@ -75,7 +74,7 @@ def _print_training(found: Any, environment: str, out: Path, make: list[str] | N
         ("return", f"{found.history['return'][-1]:.5g} while training"),
         ("mean episode length", f"{found.history['average_episode_length'][-1] - 1:.5g}"),
         ("policy", str(out / "policy.safetensors")),
-        ("next", shlex.join(command)),
+        ("next", clean_command(command)),
     ]
     console().print(two_columns(rows))
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 import io
 import os
 import re
+import shlex
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ def clean_line(text: object) -> str:
 
 
 def clean_code(code: str) -> str:
-    r"""Return Python code with escapes in place of what `clean` removes, so that names in it stay what they are.
+    r"""Return Python code with escapes in place of what `clean` removes, so that names in it stay.
 
     Python's repr escapes control characters, but not all that is invisible: a file name may have a selector of
     variants, as most emoji do, and the code to paste without it would read another file.
@@ -77,6 +79,21 @@ def clean_code(code: str) -> str:
         "lengths = steadyrl.load_lengths('sun\\ufe0f.csv')"
     """
     return clean(code.translate(_ESCAPED))
+
+
+def clean_command(words: Iterable[str]) -> str:
+    r"""Return a command for a shell, with escapes in place of what `clean` removes, so that names in it stay.
+
+    Example:
+        >>> print(clean_command(["steadyrl", "diagnose", "--from", "sun\ufe0f it's.csv", "a b.csv"]))
+        steadyrl diagnose --from $'sun\ufe0f it\'s.csv' 'a b.csv'
+    """
+    return " ".join(shlex.quote(word) if clean(word) == word else f"$'{_escaped(word)}'" for word in words)
+
+
+def _escaped(word: str) -> str:
+    plain = word.replace("\\", r"\\").replace("'", r"\'").translate(_ESCAPED)
+    return _SURROGATES.sub(lambda found: f"\\x{ord(found[0]) & 0xFF:02x}", plain)
 
 
 def console(*, stderr: bool = False) -> Console:

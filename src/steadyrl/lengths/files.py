@@ -93,6 +93,8 @@ def write_lengths(lengths: EpisodeLengths, episodes: int, path: PathLike) -> Non
 def _files(path: PathLike) -> list[Path]:
     """Return the files that a path stands for: itself, or those of the first known kind in a directory."""
     file = Path(as_path("path", path, FileFormatError))
+    if str(file) == "-" != str(path):
+        file = file.absolute()  # ./- is a file of that name, not standard input
     try:
         if str(path) == "-" or file.is_file():
             return [file]
