@@ -69,7 +69,7 @@ def clean_line(text: object) -> str:
 
 
 def clean_code(code: str) -> str:
-    r"""Return Python code with escapes in place of what `clean` removes, so that names in it stay.
+    r"""Return Python code with escapes in place of what `clean` removes, so that names in it stay as they are.
 
     Python's repr escapes control characters, but not all that is invisible: a file name may have a selector of
     variants, as most emoji do, and the code to paste without it would read another file.
@@ -82,7 +82,7 @@ def clean_code(code: str) -> str:
 
 
 def clean_command(words: Iterable[str]) -> str:
-    r"""Return a command for a shell, with escapes in place of what `clean` removes, so that names in it stay.
+    r"""Return a shell command with escapes in place of what `clean` removes, so that names in it stay as they are.
 
     Example:
         >>> print(clean_command(["steadyrl", "diagnose", "--from", "sun\ufe0f it's.csv", "a b.csv"]))
