@@ -11,12 +11,13 @@ import pytest
 import torch
 from gymnasium import spaces
 from scipy import sparse
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 import steadyrl
 from steadyrl import EpisodeLengths, Perturbation, SteadyrlError, gallery, sspg
 from steadyrl.environments import ProcessEnv
 from steadyrl.environments.codecs import action_codec, observation_codec
-from steadyrl.integrations.sb3 import EnvPoolVecEnv, SteadyStateCallback, make_steady_vec_env
+from steadyrl.integrations.sb3 import EnvPoolVecEnv, SteadyStateCallback, SteadyVecEnv, make_steady_vec_env
 from steadyrl.integrations.torch import CounterStagger
 from steadyrl.policies import (
     GaussianPolicy,
@@ -471,3 +472,85 @@ def test_a_null_observation_has_no_masked_entries():
 
 def test_delays_with_a_fraction_are_shown():
     assert "0.286" in repr(steadyrl.Delays([0, 0.5, 0.5], Fraction(2, 7)))
+
+
+def several_steps(envs):
+    for _ in range(9):
+        envs.step(np.zeros(2, dtype=int))
+
+
+class Careless(gymnasium.vector.VectorEnv):
+    """Two copies whose episodes have ten steps; it returns `flags` as terminated in the fifth step."""
+
+    metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}  # noqa: RUF012
+
+    def __init__(self, flags):
+        self.num_envs, self.flags, self.steps = 2, flags, 0
+        self.single_observation_space = spaces.Box(-1, 1, (1,))
+        self.single_action_space = spaces.Discrete(2)
+        self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, 2)
+        self.action_space = gymnasium.vector.utils.batch_space(self.single_action_space, 2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros((2, 1), np.float32), {}
+
+    def step(self, actions):
+        self.steps += 1
+        ended = self.flags if self.steps % 10 == 5 else np.full(2, self.steps % 10 == 0)
+        return np.zeros((2, 1), np.float32), np.ones(2), ended, np.zeros(2, bool), {"x": np.zeros(2)}
+
+
+@pytest.mark.parametrize("wrapper", [steadyrl.RecordFairStatistics, steadyrl.StaggeredVectorEnv, steadyrl.PhaseMonitor])
+@pytest.mark.parametrize(
+    "flags", [["False", "False"], [0.5, 0.5], [math.nan, 0], [2, 0], np.array([True]), False, None]
+)
+def test_flags_of_a_vector_environment_are_booleans(wrapper, flags):
+    """Where there were infos, text and fractions were taken for true, and one flag for all environments."""
+    envs = wrapper(Careless(flags))
+    envs.reset(seed=0)
+    with pytest.raises(SteadyrlError):
+        several_steps(envs)
+
+
+@pytest.mark.parametrize("flags", [[False, False], np.zeros(2, int), np.zeros(2, np.uint8), [False, True]])
+def test_flags_of_a_vector_environment_may_be_lists_or_zeros_and_ones(flags):
+    for wrapper in (steadyrl.RecordFairStatistics, steadyrl.StaggeredVectorEnv):
+        envs = wrapper(Careless(flags))
+        envs.reset(seed=0)
+        several_steps(envs)
+
+
+def test_training_does_not_depend_on_who_switched_gradients_off():
+    settings = sspg.Settings(updates=2, num_envs=2, n_steps=4, backend="serial")
+    expected = sspg.train("CartPole-v1", settings).history
+    with torch.no_grad():
+        found = sspg.train("CartPole-v1", settings).history
+        assert not torch.is_grad_enabled()
+    assert all(np.array_equal(found[name], expected[name], equal_nan=True) for name in expected)
+
+
+class Forgetful(gymnasium.Env):
+    """Endless; every reset but the first returns `answer`."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
+
+    def __init__(self, answer):
+        self.answer, self.resets = answer, 0
+
+    def reset(self, *, seed=None, options=None):
+        self.resets += 1
+        return self.answer if self.resets > 1 else (np.zeros(3, np.float32), {})
+
+    def step(self, action):
+        return np.zeros(3, np.float32), 1.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    "answer", [None, (), "no", (np.zeros(3),), (None, {}), (1.0, {}), (["1", "2", "3"], {}), (np.zeros(3), None)]
+)
+def test_a_reset_after_a_truncation_returns_an_observation_and_infos(answer):
+    """None became nan, a number filled the row, and the rest were raw errors."""
+    env = SteadyVecEnv(DummyVecEnv([lambda: Forgetful(answer)] * 2), [2, 5])
+    env.reset()
+    with pytest.raises(SteadyrlError, match="the reset of environment"):
+        several_steps(env)

@@ -73,32 +73,33 @@ class Learner:
             )
         features = as_seen(batch.observations, policy)
 
-        # Q(s, a) and A(s, a): lambda-returns (GAE without a discount), or returns to the end of the episode.
-        inputs = critic.inputs(features, batch.ages)
-        returns, advantages = batch.returns(critic.values(inputs))
-        weights = advantages if settings.baseline == "critic" else returns
-        if settings.normalise_advantages:
-            weights = (weights - weights.mean()) / max(float(weights.std()), 1e-8)
+        with torch.enable_grad():  # an environment, or who called, may have switched gradients off
+            # Q(s, a) and A(s, a): lambda-returns (GAE without a discount), or returns to the end of the episode.
+            inputs = critic.inputs(features, batch.ages)
+            returns, advantages = batch.returns(critic.values(inputs))
+            weights = advantages if settings.baseline == "critic" else returns
+            if settings.normalise_advantages:
+                weights = (weights - weights.mean()) / max(float(weights.std()), 1e-8)
 
-        # The policy takes one step along (E[T] - 1) mean(A grad log pi).
-        factor = batch.average_episode_length - 1 if settings.episode_length_factor else 1.0
-        states = self._tensor(features[acted])
-        log_prob, entropy = policy.log_prob_and_entropy(states, batch.actions)
-        bonus = float(settings.entropy) * entropy.mean() if settings.entropy else 0.0
-        loss = -factor * ((self._tensor(weights).to(log_prob.dtype) * log_prob).mean() + bonus)
-        gradient_norm = self._step(loss, states, remaining)
+            # The policy takes one step along (E[T] - 1) mean(A grad log pi).
+            factor = batch.average_episode_length - 1 if settings.episode_length_factor else 1.0
+            states = self._tensor(features[acted])
+            log_prob, entropy = policy.log_prob_and_entropy(states, batch.actions)
+            bonus = float(settings.entropy) * entropy.mean() if settings.entropy else 0.0
+            loss = -factor * ((self._tensor(weights).to(log_prob.dtype) * log_prob).mean() + bonus)
+            gradient_norm = self._step(loss, states, remaining)
 
-        # The critic takes several epochs towards the returns, around the line as measured now.
-        line = batch.line(critic.baseline, critic.time_left(inputs[acted]), returns)
-        critic_loss = critic.fit(
-            inputs[acted],
-            returns,
-            self.critic_optimiser,
-            settings.critic_epochs,
-            line=line,
-            bootstrapped=batch.bootstrapped,
-            rng=self.rng,
-        )
+            # The critic takes several epochs towards the returns, around the line as measured now.
+            line = batch.line(critic.baseline, critic.time_left(inputs[acted]), returns)
+            critic_loss = critic.fit(
+                inputs[acted],
+                returns,
+                self.critic_optimiser,
+                settings.critic_epochs,
+                line=line,
+                bootstrapped=batch.bootstrapped,
+                rng=self.rng,
+            )
 
         # Mean and deviation of observations are part of the policy, and move between updates only.
         if self.normaliser is not None:

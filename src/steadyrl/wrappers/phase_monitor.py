@@ -13,7 +13,7 @@ from steadyrl.common.checks import check_flag
 from steadyrl.errors import PhaseLockWarning, WrapperError
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.live.phase import LOOK, PhaseReport, PhaseTracker
-from steadyrl.wrappers.vectors import AnyVectorWrapper, autoreset_mode, cut_copies, reset_some
+from steadyrl.wrappers.vectors import AnyVectorWrapper, autoreset_mode, cut_copies, ended_copies, reset_some
 
 
 class _Cure(Protocol):
@@ -97,7 +97,7 @@ class PhaseMonitor(AnyVectorWrapper):
         if cut is None:
             complete = self._tracker.watch(found[2], found[3])
         else:
-            complete = self._tracker.update(np.asarray(found[2] | found[3]) & ~cut, cut)
+            complete = self._tracker.update(ended_copies(found[2], found[3], self.num_envs) & ~cut, cut)
         if complete and self._warn:
             self._unseen += self._tracker.n_steps
             if self._unseen >= LOOK:

@@ -16,7 +16,7 @@ from steadyrl.errors import StatisticsError, WrapperError
 from steadyrl.live.ages import checked_flags
 from steadyrl.live.fair_report import FairReport
 from steadyrl.live.fair_statistics import FairStatistics
-from steadyrl.wrappers.vectors import AnyVectorWrapper, autoreset_mode, cut_copies, reset_some
+from steadyrl.wrappers.vectors import AnyVectorWrapper, autoreset_mode, cut_copies, ended_copies, reset_some
 
 Success = Callable[[NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]], Any]
 
@@ -117,7 +117,7 @@ class RecordFairStatistics(AnyVectorWrapper):
             self._statistics.watch(found[1], found[2], found[3])
             return found
         observations, rewards, terminated, truncated, infos = found
-        ended, cut = np.logical_or(terminated, truncated), cut_copies(infos)
+        ended, cut = ended_copies(terminated, truncated, self.num_envs), cut_copies(infos)
         if cut is not None:
             ended = ended & ~cut
         some = bool(ended.any())

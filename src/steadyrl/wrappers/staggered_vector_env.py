@@ -22,6 +22,7 @@ from steadyrl.wrappers.vectors import (
     autoreset_mode,
     check_copies,
     check_inside,
+    ended_copies,
     put_info,
     read_mask,
     single_observations,
@@ -169,7 +170,7 @@ class StaggeredVectorEnv(AnyVectorWrapper):
                 observations, rewards, terminated, truncated, infos = self.env.step(actions)
             else:
                 observations, rewards, terminated, truncated, infos = self._step_after_cuts(actions)
-            done = terminated | truncated
+            done = ended_copies(terminated, truncated, self.num_envs)
             if self._mode is AutoresetMode.NEXT_STEP and np.count_nonzero(done & self._over):
                 self._complain(done)
             cut = self._staggering.step(done)

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import iterate
 from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
 from numpy.typing import NDArray
 
-from steadyrl.common.checks import is_whole, shown
+from steadyrl.common.checks import as_numbers, is_whole, shown
 from steadyrl.errors import WrapperError
 from steadyrl.wrappers.rows import copied
 
@@ -118,6 +118,28 @@ def single_observations(envs: VectorEnv[Any, Any, Any], batch: Any, copies: Flag
     """Return the observations of some environments out of a batch."""
     rows = zip(iterate(envs.observation_space, batch), copies.tolist(), strict=True)
     return [copied(row) for row, wanted in rows if wanted]
+
+
+def ended_copies(terminated: Any, truncated: Any, num_envs: int) -> Flags:
+    """Return whose episodes ended in a step, or raise WrapperError if the flags are no booleans (or zeros and ones).
+
+    Gymnasium's vector environments return arrays of booleans; one's own may return anything, and text would be true.
+    """
+    for flags in (terminated, truncated):
+        if type(flags) is not np.ndarray or flags.dtype != np.bool_ or flags.shape != (num_envs,):
+            return _as_flags("terminated", terminated, num_envs) | _as_flags("truncated", truncated, num_envs)
+    ended: Flags = np.logical_or(terminated, truncated)
+    return ended
+
+
+def _as_flags(name: str, flags: Any, num_envs: int) -> Flags:
+    found = as_numbers(name, flags, WrapperError)
+    if found.shape != (num_envs,) or not np.isin(found, (0, 1)).all():
+        raise WrapperError(
+            f"the vector environment returned {name} = {shown(flags)}; it must be an array of {num_envs} booleans, one "
+            "for each environment"
+        )
+    return found.astype(bool)
 
 
 def cut_copies(infos: dict[str, Any]) -> Flags | None:

@@ -14,6 +14,8 @@ import numpy as np
 from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
+from steadyrl.common.checks import shown
+from steadyrl.environments.returned import as_info, as_parts
 from steadyrl.errors import WrapperError
 from steadyrl.lengths.distribution import EpisodeLengths
 from steadyrl.live.designed_staggering import DelaysLike, make_staggering
@@ -125,7 +127,8 @@ class SteadyVecEnv(VecEnv):
             ids = np.flatnonzero(cut).tolist()
             with NamingLostCopies(self.venv):
                 fresh = self.venv.env_method("reset", indices=ids)
-            for i, (first, info) in zip(ids, fresh, strict=True):
+            for i, answer in zip(ids, fresh, strict=True):
+                first, info = self._as_reset(i, answer)
                 infos[i].update(
                     {
                         "terminal_observation": take_rows(observations, i),
@@ -137,6 +140,17 @@ class SteadyVecEnv(VecEnv):
                 self.reset_infos[i] = info
             dones = dones | cut
         return observations, rewards, dones, infos
+
+    def _as_reset(self, i: int, answer: Any) -> tuple[Any, Any]:
+        """Return first observation and info of an environment that was reset, or raise WrapperError that names it."""
+        try:
+            first, info = answer
+            return as_parts(self.observation_space, first), as_info(info)
+        except (TypeError, ValueError) as error:
+            raise WrapperError(
+                f"the reset of environment {i} returned {shown(answer)}; it must return an observation of "
+                f"{self.observation_space} and a dict of infos"
+            ) from error
 
     def close(self) -> None:
         """Close the environments."""
