@@ -554,3 +554,24 @@ def test_a_reset_after_a_truncation_returns_an_observation_and_infos(answer):
     env.reset()
     with pytest.raises(SteadyrlError, match="the reset of environment"):
         several_steps(env)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [{2: "hall", 1: "room", 0: "exit"}, {"exit": 0, "room": 1, "hall": 2}, {"exit", "room", "hall"}, b"abc"],
+)
+def test_names_of_states_are_in_their_order(names):
+    """Keys of a dictionary became the names of other states."""
+    with pytest.raises(SteadyrlError, match="names is"):
+        steadyrl.LearningProcess([[[0, 1, 0], [0, 0, 1], [1, 0, 0]]], [1.0, 0, 0], [1.0, 0, 0], names=names)
+
+
+def test_transitions_are_matrices_and_no_recommendation():
+    with pytest.raises(SteadyrlError, match="transitions must be numbers"):
+        steadyrl.LearningProcess(DIAGNOSIS.recommendation, [1, 0, 0], [1, 0, 0])
+
+
+def test_a_policy_is_not_its_class():
+    samples = steadyrl.collect_samples("CartPole-v1", "uniform", 2, [3], backend="serial")
+    with pytest.raises(SteadyrlError, match="policy is"):
+        steadyrl.steady_state_gradient(SoftmaxTable, samples, 20.0)

@@ -5,7 +5,7 @@ Every error names the place and the value, and the usual mistake behind it where
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -56,7 +56,7 @@ def square_matrices(transitions: Any) -> tuple[list[Any], float]:
                 matrix.check_format(full_check=True)  # scipy would read beyond the ends of wrong indices
     except ProcessError:
         raise
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, LookupError) as error:
         raise ProcessError(f"transitions must be numbers [A, S, S] or A matrices [S, S]: {error}") from error
     if not given:
         raise ProcessError("transitions is empty; a process needs at least one action")
@@ -158,10 +158,15 @@ def as_names(names: Sequence[str] | None, n_states: int) -> tuple[str, ...] | No
     """Return one name per state, or None for numbers as names."""
     if names is None:
         return None
+    unordered = isinstance(names, bytes | Mapping | set | frozenset)  # whose order is not that of the states
     try:
-        result = tuple(str(name) for name in islice(names, n_states + 1))
-    except TypeError as error:
-        raise ProcessError(f"names is {shown(names)}; it must be a list of names, one for each state") from error
+        result = () if unordered else tuple(str(name) for name in islice(names, n_states + 1))
+    except TypeError:
+        unordered = True
+    if unordered:
+        raise ProcessError(
+            f"names is {shown(names)}; it must be a list of names, one for each state in the order of the states"
+        )
     if len(result) != n_states:
         many = f"more than {n_states}" if len(result) > n_states else len(result)
         raise ProcessError(f"names has {many} entries, but there are {n_states} states")

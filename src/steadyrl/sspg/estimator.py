@@ -147,9 +147,10 @@ def _ratio(sums: Array, counts: Array) -> tuple[Array, Array]:
 
 
 def _parameters(policy: Any) -> dict[str, Any]:
-    if not callable(getattr(policy, "log_prob", None)) or not callable(getattr(policy, "named_parameters", None)):
+    able = all(callable(getattr(policy, name, None)) for name in ("log_prob", "named_parameters"))
+    if not able or isinstance(policy, type):
         raise PolicyError(
-            f"policy is {type(policy).__name__}; it must be a PyTorch module with log_prob(observations, actions), as "
+            f"policy is {shown(policy)}; it must be a PyTorch module with log_prob(observations, actions), as "
             "those in steadyrl.policies"
         )
     named = {name: parameter for name, parameter in policy.named_parameters() if parameter.requires_grad}
