@@ -603,7 +603,19 @@ def test_reproduce_refuses_options_also_where_the_experiment_takes_none(tmp_path
 
 
 @pytest.mark.parametrize(
-    "name", ["plain", "a b", "sun\u2600\ufe0f", "it's\u00ad", "back\\slash\u200b", "\x1b[2Jx", "\udcff\u3164"]
+    "name",
+    [
+        "plain",
+        "a  b",
+        "tab\tx",
+        "line\nx",
+        "a b",
+        "sun\u2600\ufe0f",
+        "it's\u00ad",
+        "back\\slash\u200b",
+        "\x1b[2Jx",
+        "\udcff\u3164",
+    ],
 )
 def test_a_command_to_paste_names_the_same_file(name):
     """The code of the shell lost what is invisible, such as the selector of variants in most emoji."""
@@ -620,3 +632,14 @@ def test_a_file_whose_name_is_a_dash_is_not_standard_input(tmp_path, monkeypatch
     assert read_lengths("./-").lengths.tolist() == [5, 9, 14]
     with pytest.raises(FileFormatError, match="no standard input"):
         read_lengths("-")
+
+
+def test_the_command_after_training_is_one_line(tmp_path):
+    """The table folded it, so that pasting ran a part of it, and then the policy file."""
+    name = tmp_path / "a folder with a name of ordinary length, such as many have" / "cartpole-baseline-seed-0"
+    name.parent.mkdir()
+    command = ["train", "CartPole-v1", "--updates", "1", "--num-envs", "2", "--n-steps", "4", "--backend", "serial"]
+    said = subprocess.run(
+        [sys.executable, "-m", "steadyrl", *command, "--out", str(name)], capture_output=True, text=True, check=True
+    ).stdout
+    assert f"next  steadyrl evaluate CartPole-v1 '{name / 'policy.safetensors'}'\n" in said

@@ -169,3 +169,15 @@ def test_a_hostile_name_is_shown_as_text(browser, tmp_path):
     assert "owned" not in browser.execute_script("return document.title.slice(0, 5)")
     assert browser.find_elements("tag name", "img") == []
     assert browser.get_log("browser") == []
+
+
+@browser_only
+def test_what_is_copied_has_all_its_spaces(browser, cartpole, tmp_path):
+    """Two spaces in a row were shown as one, so that a command named another file."""
+    path = tmp_path / "report.html"
+    path.write_text(render(cartpole, command="steadyrl diagnose --from 'a  b.csv'"))
+    browser.get(path.as_uri())
+    cells = [cell.get_property("innerText") for cell in browser.find_elements("css selector", "td")]
+    assert "steadyrl diagnose --from 'a  b.csv'" in cells
+    browser.execute_script("document.querySelector('#code code').textContent = 'a  b'")
+    assert browser.find_element("css selector", "#code code").get_property("innerText") == "a  b"

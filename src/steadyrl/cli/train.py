@@ -74,9 +74,9 @@ def _print_training(found: Any, environment: str, out: Path, make: list[str] | N
         ("return", f"{found.history['return'][-1]:.5g} while training"),
         ("mean episode length", f"{found.history['average_episode_length'][-1] - 1:.5g}"),
         ("policy", str(out / "policy.safetensors")),
-        ("next", clean_command(command)),
     ]
     console().print(two_columns(rows))
+    console().print(f"next  {clean_command(command)}", soft_wrap=True)  # to paste, so not folded
 
 
 def _option(entry: Field[Any], kind: Any) -> inspect.Parameter:

@@ -88,11 +88,15 @@ def clean_command(words: Iterable[str]) -> str:
         >>> print(clean_command(["steadyrl", "diagnose", "--from", "sun\ufe0f it's.csv", "a b.csv"]))
         steadyrl diagnose --from $'sun\ufe0f it\'s.csv' 'a b.csv'
     """
-    return " ".join(shlex.quote(word) if clean(word) == word else f"$'{_escaped(word)}'" for word in words)
+    return " ".join(shlex.quote(word) if _is_plain(word) else f"$'{_escaped(word)}'" for word in words)
+
+
+def _is_plain(word: str) -> bool:
+    return clean_line(f".{word}.") == f".{word}."
 
 
 def _escaped(word: str) -> str:
-    plain = word.replace("\\", r"\\").replace("'", r"\'").translate(_ESCAPED)
+    plain = word.replace("\\", r"\\").replace("'", r"\'").translate(_ESCAPED | {9: r"\t", 10: r"\n", 13: r"\r"})
     return _SURROGATES.sub(lambda found: f"\\x{ord(found[0]) & 0xFF:02x}", plain)
 
 
